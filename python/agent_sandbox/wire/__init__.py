@@ -1,1 +1,1 @@
-"""The E2B-compatible wire, shared by both sides: Connect in JSON, and the messages."""
+"""The E2B-compatible wire, shared by the service and the client: messages, headers, framing."""

@@ -9,6 +9,7 @@ class method `model_validate_json` of pydantic reads.
 from __future__ import annotations
 
 import enum
+import re
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -31,9 +32,21 @@ FILESYSTEM_SERVICE = "filesystem.Filesystem"
 """First path segment of the file system RPCs."""
 
 
+def _rest_name(name: str) -> str:
+    """Return E2B's spelling of a control-plane field: `templateID`, `memoryMB`, `envVars`."""
+    if name == "allow_internet_access":  # the one field that E2B spells in snake case
+        return name
+    return re.sub("Id$", "ID", re.sub("Mb$", "MB", to_camel(name)))
+
+
 class _Message(BaseModel):
+    # A generator instead of an alias for each field: type checkers then know the Python names.
     model_config = ConfigDict(
-        extra="ignore", frozen=True, validate_by_name=True, validate_by_alias=True
+        extra="ignore",
+        frozen=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+        alias_generator=_rest_name,
     )
 
     @model_validator(mode="before")
@@ -70,12 +83,12 @@ class NewSandbox(_Message):
         timeout: Life in seconds; absent means the service's default.
     """
 
-    template_id: str = Field(default="base", alias="templateID")
+    template_id: str = "base"
     timeout: StrictInt | None = None
-    auto_pause: StrictBool = Field(default=False, alias="autoPause")
+    auto_pause: StrictBool = False
     allow_internet_access: StrictBool | None = None
     metadata: dict[str, str] = {}
-    env_vars: dict[str, str] = Field(default={}, alias="envVars")
+    env_vars: dict[str, str] = {}
 
 
 class ConnectSandbox(_Message):
@@ -97,12 +110,12 @@ class Sandbox(_Message):
         envd_access_token: Credential of this sandbox's data plane; secret, so it has no repr.
     """
 
-    template_id: str = Field(alias="templateID")
-    sandbox_id: str = Field(alias="sandboxID")
-    client_id: str = Field(default="", alias="clientID")
-    envd_version: str = Field(alias="envdVersion")
-    envd_access_token: str | None = Field(default=None, alias="envdAccessToken", repr=False)
-    traffic_access_token: str | None = Field(default=None, alias="trafficAccessToken", repr=False)
+    template_id: str
+    sandbox_id: str
+    client_id: str = ""
+    envd_version: str
+    envd_access_token: str | None = Field(default=None, repr=False)
+    traffic_access_token: str | None = Field(default=None, repr=False)
     domain: str | None = None
     alias: str | None = None
 
@@ -110,15 +123,15 @@ class Sandbox(_Message):
 class ListedSandbox(_Message):
     """One sandbox of a list."""
 
-    template_id: str = Field(alias="templateID")
-    sandbox_id: str = Field(alias="sandboxID")
-    client_id: str = Field(default="", alias="clientID")
-    envd_version: str = Field(default="", alias="envdVersion")
-    started_at: datetime = Field(alias="startedAt")
-    end_at: datetime = Field(alias="endAt")
-    cpu_count: int = Field(default=0, alias="cpuCount")
-    memory_mb: int = Field(default=0, alias="memoryMB")
-    disk_size_mb: int = Field(default=0, alias="diskSizeMB")
+    template_id: str
+    sandbox_id: str
+    client_id: str = ""
+    envd_version: str = ""
+    started_at: datetime
+    end_at: datetime
+    cpu_count: int = 0
+    memory_mb: int = 0
+    disk_size_mb: int = 0
     state: str
     metadata: dict[str, str] = {}
     alias: str | None = None
@@ -127,7 +140,7 @@ class ListedSandbox(_Message):
 class SandboxDetail(ListedSandbox):
     """Answer of `GET /sandboxes/{id}`."""
 
-    envd_access_token: str | None = Field(default=None, alias="envdAccessToken", repr=False)
+    envd_access_token: str | None = Field(default=None, repr=False)
     domain: str | None = None
 
 

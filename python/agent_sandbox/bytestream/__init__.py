@@ -8,6 +8,7 @@ there and does not load is an error: falling back would hide a broken installati
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -30,7 +31,7 @@ def _native_is_missing() -> bool:
     if os.environ.get("AGENT_SANDBOX_PURE_PYTHON") == "1":
         return True
     try:
-        import agent_sandbox.bytestream._native
+        importlib.import_module(f"{__name__}._native")
     except ModuleNotFoundError as error:
         # A module that _native itself fails to find is a fault of _native, not its absence.
         if error.name != f"{__name__}._native":

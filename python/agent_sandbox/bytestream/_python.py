@@ -12,7 +12,7 @@ import hashlib
 import io
 import re
 import threading
-from typing import Final, NoReturn, final
+from typing import Final, NoReturn, TypeGuard, cast, final
 
 from agent_sandbox.errors import Base64Error, SizeLimitError
 
@@ -57,12 +57,12 @@ def b64decode(data: str | Octets, /, *, max_bytes: int | None = None) -> bytes:
         ValueError: `max_bytes` is negative.
         OverflowError: `max_bytes` is 2**64 or more.
     """
-    length = str.__len__(data) if issubclass(type(data), str) else _text_size(data)
+    length = str.__len__(data) if _is_str(data) else _size(data, "data", or_str=True)
     cap = None if max_bytes is None else _u64(max_bytes, "max_bytes", "an int or None")
     if cap is not None and length > 4 * -(-cap // 3):
         raise SizeLimitError(cap)
     # Beyond this line every step works on one immutable snapshot.
-    text = str.__str__(data) if issubclass(type(data), str) else _snapshot(data)
+    text = str.__str__(data) if _is_str(data) else _snapshot(cast("Octets", data))
     return _decode(text, cap)
 
 
@@ -178,6 +178,15 @@ class CappedBytes:
     __slots__ = ("_busy", "_finished", "_hash", "_length", "_limit", "_lock", "_over", "_store")
     __module__ = "agent_sandbox.bytestream"
 
+    _busy: bool
+    _finished: bool
+    _hash: hashlib._Hash | None
+    _length: int
+    _limit: int
+    _lock: threading.RLock
+    _over: bool
+    _store: io.BytesIO | None
+
     def __new__(cls, limit: int, /, *, sha256: bool = False) -> CappedBytes:
         cap = _u64(limit, "limit", "an int")
         if type(sha256) is not bool:
@@ -185,7 +194,7 @@ class CappedBytes:
         self = object.__new__(cls)
         self._limit = cap
         self._hash = hashlib.sha256() if sha256 else None
-        self._store: io.BytesIO | None = io.BytesIO()
+        self._store = io.BytesIO()
         self._length = 0
         self._over = self._finished = self._busy = False
         # Re-entrant, so that a signal handler or a finaliser that comes back here gets the error
@@ -291,9 +300,9 @@ class _Busy:
 
 
 def _u64(value: object, name: str, wanted: str) -> int:
-    if not issubclass(type(value), int) or type(value) is bool:
+    if not _is_int(value) or type(value) is bool:
         raise TypeError(f"{name} must be {wanted}")
-    number = int.__index__(value)  # type: ignore[arg-type]  # narrowed by type() above
+    number = int.__index__(value)
     if number < 0:
         raise ValueError(f"{name} must not be negative")
     if number >= _OVER_U64:
@@ -301,43 +310,54 @@ def _u64(value: object, name: str, wanted: str) -> int:
     return number
 
 
-def _text_size(data: object) -> int:
-    size = _buffer_size(data)
-    if size is None:
-        raise TypeError("data must be str, bytes, bytearray or memoryview")
-    return size
+# isinstance() believes an object's __class__, and the native module does not.
 
 
-def _size(data: object, name: str) -> int:
-    size = _buffer_size(data)
-    if size is None:
-        raise TypeError(f"{name} must be bytes, bytearray or memoryview")
-    return size
+def _is_int(value: object) -> TypeGuard[int]:
+    return issubclass(type(value), int)
 
 
-def _buffer_size(data: object) -> int | None:
-    kind = type(data)
-    if issubclass(kind, bytes):
-        return bytes.__len__(data)  # type: ignore[arg-type]  # narrowed by type() above
-    if issubclass(kind, bytearray):
-        return bytearray.__len__(data)  # type: ignore[arg-type]  # narrowed by type() above
-    if isinstance(data, memoryview):
+def _is_str(value: object) -> TypeGuard[str]:
+    return issubclass(type(value), str)
+
+
+def _is_bytes(value: object) -> TypeGuard[bytes]:
+    return issubclass(type(value), bytes)
+
+
+def _is_bytearray(value: object) -> TypeGuard[bytearray]:
+    return issubclass(type(value), bytearray)
+
+
+def _is_memoryview(value: object) -> TypeGuard[memoryview]:
+    return type(value) is memoryview
+
+
+def _size(data: object, name: str, *, or_str: bool = False) -> int:
+    """Return the size in bytes of a buffer of a type that is taken, else raise."""
+    if _is_bytes(data):
+        return bytes.__len__(data)
+    if _is_bytearray(data):
+        return bytearray.__len__(data)
+    if _is_memoryview(data):
         if not data.c_contiguous or data.format not in _BYTE_FORMATS:
             raise TypeError("a memoryview must be C-contiguous and of single bytes")
         return data.nbytes
-    return None
+    kinds = "str, bytes, bytearray or memoryview" if or_str else "bytes, bytearray or memoryview"
+    raise TypeError(f"{name} must be {kinds}")
 
 
-def _snapshot(data: object) -> bytes:
+def _snapshot(data: Octets) -> bytes:
     """Return `data`, whose type was checked, as exact `bytes`; only exact `bytes` are shared."""
-    kind = type(data)
-    if kind is bytes:
-        return data  # type: ignore[return-value]  # narrowed by type() above
-    if issubclass(kind, bytes):
-        return bytes.__getitem__(data, slice(None))  # type: ignore[arg-type]  # as above
-    if kind is bytearray or kind is memoryview:
-        return bytes(data)  # type: ignore[call-overload,no-any-return]  # as above
-    return bytes(bytearray.__getitem__(data, slice(None)))  # type: ignore[arg-type]  # as above
+    if type(data) is bytes:
+        return data
+    if _is_memoryview(data):
+        return data.tobytes()
+    if _is_bytes(data):
+        return bytes.__getitem__(data, slice(None))
+    if type(data) is bytearray:
+        return bytes(data)
+    return bytes(bytearray.__getitem__(cast("bytearray", data), slice(None)))
 
 
 def _decode(text: str | bytes, cap: int | None) -> bytes:
@@ -346,11 +366,11 @@ def _decode(text: str | bytes, cap: int | None) -> bytes:
         raise SizeLimitError(cap)  # grew between the first look and the snapshot
     if length % 4:
         raise Base64Error(length)
-    equals: str | bytes = "=" if isinstance(text, str) else b"="
-    padding = (text[-1:] == equals) + (text[-2:] == equals + equals)  # type: ignore[operator]
+    padding = (text[-1:] in ("=", b"=")) + (text[-2:] in ("==", b"=="))
     size = length // 4 * 3 - padding
     if cap is not None and size > cap:
         raise SizeLimitError(cap)
+    raw: bytes | None
     try:
         raw = binascii.a2b_base64(text, strict_mode=True)
     except ValueError:  # binascii.Error, or a str that is not ASCII
@@ -367,8 +387,9 @@ def _decode(text: str | bytes, cap: int | None) -> bytes:
 
 def _first_offender(text: str | bytes, end: int) -> int:
     # Up to two `=` at the end are padding; everything before them must be of the alphabet.
-    if isinstance(text, str):
-        match: re.Match[str] | re.Match[bytes] | None = _STR_OFFENDER.search(text, 0, end)
-    else:
-        match = _BYTES_OFFENDER.search(text, 0, end)
+    match = (
+        _STR_OFFENDER.search(text, 0, end)
+        if isinstance(text, str)
+        else _BYTES_OFFENDER.search(text, 0, end)
+    )
     return end if match is None else match.start()

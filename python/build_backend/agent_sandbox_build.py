@@ -1,0 +1,140 @@
+"""The PEP 517 build backend: maturin where Rust is, hatchling where it is not.
+
+- `cargo` on the PATH: maturin compiles the native byte core. A failure to compile is an error;
+  nothing falls back in silence.
+- no `cargo`: a pure-Python wheel. One line says so, and the wheel's file name says it too, since
+  pip shows that name and hides whatever a backend prints. maturin is not even asked: its own hook
+  would download a Rust toolchain.
+
+`AGENT_SANDBOX_BUILD=python` or `=native` decides by hand. The sdist is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MATURIN = "maturin>=1.9,<2"
+BUILD_TAG = "0.pure_python.no_rust_toolchain"
+NOTE = (
+    "agent-sandbox: no Rust toolchain (no cargo on the PATH), so this is the pure-Python install:"
+    " complete, only slower on large files."
+)
+
+Settings = Mapping[str, Any] | None
+
+
+def native() -> bool:
+    """Whether this build compiles the Rust core."""
+    choice = os.environ.get("AGENT_SANDBOX_BUILD", "")
+    if choice not in ("", "native", "python"):
+        raise SystemExit(
+            "AGENT_SANDBOX_BUILD must be 'native' or 'python', or not be set at all."
+        )
+    has_cargo = shutil.which("cargo") is not None
+    if choice == "native" and not has_cargo:
+        raise SystemExit("AGENT_SANDBOX_BUILD=native needs cargo on the PATH, and there is none.")
+    return choice == "native" or (has_cargo and choice != "python")
+
+
+def _backend() -> Any:
+    # Imported late: only the chosen one is installed.
+    return importlib.import_module("maturin" if native() else "hatchling.build")
+
+
+def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
+    """Return what the chosen backend needs beyond hatchling."""
+    return [MATURIN] if native() else []
+
+
+get_requires_for_build_editable = get_requires_for_build_wheel
+
+
+def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
+    """Return nothing: the sdist is made by hatchling alone."""
+    return []
+
+
+def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
+    """Build the source distribution, with or without Rust on this machine."""
+    name: str = importlib.import_module("hatchling.build").build_sdist(sdist_directory)
+    return name
+
+
+def prepare_metadata_for_build_wheel(
+    metadata_directory: str, config_settings: Settings = None
+) -> str:
+    """Write the metadata that the wheel will have; the same for an editable one."""
+    backend = _backend()
+    if native():
+        name: str = backend.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
+        return name
+    # Under pip, hatchling has no such hook; a pure wheel is quickly built and taken apart.
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = Path(folder) / backend.build_wheel(folder, config_settings)
+        distribution, version, *_ = wheel.name.split("-")
+        info = f"{distribution}-{version}.dist-info"
+        with zipfile.ZipFile(wheel) as archive:
+            names = [entry for entry in archive.namelist() if entry.startswith(f"{info}/")]
+            archive.extractall(metadata_directory, names)
+    return info
+
+
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Build the wheel: native with cargo, else pure and marked as such."""
+    name: str = _backend().build_wheel(wheel_directory, config_settings, metadata_directory)
+    return name if native() else _marked(Path(wheel_directory), name)
+
+
+def build_editable(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Build the editable wheel: native with cargo, else pure and marked as such."""
+    name: str = _backend().build_editable(wheel_directory, config_settings, metadata_directory)
+    return name if native() else _marked(Path(wheel_directory), name)
+
+
+def _marked(folder: Path, name: str) -> str:
+    """Give a pure wheel the build tag that tells why it is pure, and print the note."""
+    distribution, version, *tags = name.split("-")
+    marked = "-".join([distribution, version, BUILD_TAG, *tags])
+    info = f"{distribution}-{version}.dist-info"
+    with (
+        zipfile.ZipFile(folder / name) as old,
+        zipfile.ZipFile(folder / marked, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        wheel = old.read(f"{info}/WHEEL") + f"Build: {BUILD_TAG}\n".encode()
+        digest = base64.urlsafe_b64encode(hashlib.sha256(wheel).digest()).rstrip(b"=").decode()
+        row = f"{info}/WHEEL,sha256={digest},{len(wheel)}"
+        record = old.read(f"{info}/RECORD").decode().splitlines()
+        record = [row if line.startswith(f"{info}/WHEEL,") else line for line in record]
+        changed = {f"{info}/WHEEL": wheel, f"{info}/RECORD": "\n".join([*record, ""]).encode()}
+        for entry in old.infolist():
+            new.writestr(entry, changed.get(entry.filename) or old.read(entry))
+    (folder / name).unlink()
+    if not os.environ.get("AGENT_SANDBOX_BUILD"):  # a choice made by hand needs no telling
+        _tell(NOTE)
+    return marked
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+    # A front end that captures stderr still leaves the terminal, where there is one.
+    if not sys.stderr.isatty():
+        with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
+            print(line, file=terminal, flush=True)

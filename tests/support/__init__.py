@@ -1,0 +1,1 @@
+"""Helpers that several folders of tests share; each module is one of them."""

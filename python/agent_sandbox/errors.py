@@ -446,7 +446,7 @@ class ConfigError(
     code="E6000",
     category="invalid_input",
     http=500,
-    text="The configuration is not valid: run `agent-sandbox doctor`.",
+    text="The configuration is not valid: see `agent-sandbox --help` and docs/sdk.md.",
 ):
     """Settings that contradict each other or cannot work."""
 

@@ -38,9 +38,7 @@ def native() -> bool:
     """Whether this build compiles the Rust core."""
     choice = os.environ.get("AGENT_SANDBOX_BUILD", "")
     if choice not in ("", "native", "python"):
-        raise SystemExit(
-            "AGENT_SANDBOX_BUILD must be 'native' or 'python', or not be set at all."
-        )
+        raise SystemExit("AGENT_SANDBOX_BUILD must be 'native' or 'python', or not be set at all.")
     has_cargo = shutil.which("cargo") is not None
     if choice == "native" and not has_cargo:
         raise SystemExit("AGENT_SANDBOX_BUILD=native needs cargo on the PATH, and there is none.")

@@ -57,6 +57,8 @@ demo: $(VENV)/.installed ## a real MCP session: upload a file, list it, download
 
 # The suite runs once for each byte core that this machine has. AGENT_SANDBOX_EXPECT makes a run
 # fail where the other core was loaded: nothing passes for native on the fallback.
+# Packaging has its own builds of both kinds, so its tests run once.
+ONCE := $(if $(shell command -v cargo),--ignore=tests/packaging)
 .PHONY: test test-native test-python
 test: $(if $(shell command -v cargo),test-native) test-python ## the whole suite, for the native and the pure-Python core
 
@@ -64,7 +66,7 @@ test-native: $(VENV)/.dev $(TS)/.installed
 	AGENT_SANDBOX_EXPECT=native $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-python: $(VENV)/.dev $(TS)/.installed
-	AGENT_SANDBOX_EXPECT=python AGENT_SANDBOX_PURE_PYTHON=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+	AGENT_SANDBOX_EXPECT=python AGENT_SANDBOX_PURE_PYTHON=1 $(BIN)/python -m pytest $(PYTEST_ARGS) $(ONCE)
 
 .PHONY: lint lint-python lint-rust
 lint: lint-python $(if $(shell command -v cargo),lint-rust) ## formatters, linters and type checkers, changing nothing
@@ -102,9 +104,8 @@ fuzz-short: ## ten seconds for each target
 	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=10
 
 .PHONY: wheel
-wheel: $(VENV)/.dev ## dist/: a wheel for this Python, and the sdist
-	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
-	@ls dist
+wheel: $(VENV)/.dev ## dist/: the sdist, and a wheel for this Python built from it
+	CARGO_TARGET_DIR=$(abspath target) $(BIN)/python -m build --outdir dist .
 
 .PHONY: clean
 clean: ## remove everything that was built or installed here

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def step(text: str) -> None:
+    """Print one line of progress."""
     print(f"  {text}", flush=True)
 
 
@@ -41,18 +42,19 @@ async def call(client: Client, tool: str, **arguments: Any) -> tuple[dict[str, A
     return result, took_ms
 
 
-async def demo(file: Path) -> bool:
+async def demo(name: str, data: bytes) -> bool:
     """Run the session and tell whether every digest agreed."""
-    data = file.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
-    remote = f"/home/user/{file.name}"
-    print(f"\nagent_sandbox demo: {file.name}, {len(data):,} bytes, there and back\n")
+    remote = f"/home/user/{name}"
+    print(f"\nagent_sandbox demo: {name}, {len(data):,} bytes, there and back\n")
 
     server = StdioServerParameters(
         command=sys.executable,
         args=["-m", "agent_sandbox", "mcp"],
         # The client hands only a few variables on by itself.
-        env={name: value for name, value in os.environ.items() if name.startswith("AGENT_SANDBOX_")},
+        env={
+            name: value for name, value in os.environ.items() if name.startswith("AGENT_SANDBOX_")
+        },
     )
     step("starting `agent-sandbox mcp` and connecting over STDIO ...")
     began = time.perf_counter()
@@ -100,7 +102,7 @@ def main() -> int:
     if not file.is_file() or file.stat().st_size > MAX_FILE_BYTES:
         print(f"demo: {file} is not a file of at most {MAX_FILE_BYTES:,} bytes", file=sys.stderr)
         return 2
-    return 0 if anyio.run(demo, file) else 1
+    return 0 if anyio.run(demo, file.name, file.read_bytes()) else 1
 
 
 if __name__ == "__main__":

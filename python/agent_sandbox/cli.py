@@ -118,7 +118,9 @@ def _run(arguments: argparse.Namespace) -> None:
 def _mcp(arguments: argparse.Namespace) -> None:
     over_http = arguments.transport == "http"
     for option in ("host", "port", "insecure", "allowed_host", "allowed_origin"):
-        if getattr(arguments, option) and not over_http:
+        value = getattr(arguments, option)
+        given = value is not None and value is not False and value != []  # port 0 is given, too
+        if given and not over_http:
             raise _Usage(
                 "agent-sandbox mcp", f"--{option.replace('_', '-')} needs --transport http"
             )

@@ -1,0 +1,28 @@
+"""What Express says about a sandbox before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agent_sandbox.express.isolation.limits import Limits
+
+Kind = Literal["bubblewrap", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxConfig:
+    """What one running sandbox is made of.
+
+    Attributes:
+        directory: Its `/`; absolute, owned by the service's user, all ancestors searchable by
+            it. The path shows in the sandbox's /proc/self/mountinfo: choose one that says nothing.
+        kind: `bubblewrap`, or `none` for no isolation at all (the operator's explicit wish).
+        network: True shares the host's network, loopback services and abstract sockets included.
+        limits: Its bounds.
+    """
+
+    directory: str
+    kind: Kind = "bubblewrap"
+    network: bool = False
+    limits: Limits = field(default_factory=Limits)

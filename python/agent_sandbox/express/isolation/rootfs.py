@@ -1,0 +1,107 @@
+"""What a sandbox looks like from inside: its directory, and bubblewrap's arguments for it.
+
+The sandbox's directory is its `/`: home/user, tmp, var/tmp, run and a small etc are plain
+directories in it, so the files that Express writes there and the files that commands see are
+the same ones. Over it lie the host's usr (read-only), a fresh proc, and a small dev.
+"""
+
+from __future__ import annotations
+
+import os
+
+HOSTNAME = "sandbox"
+USER = "user"
+INSIDE_ID = 1000
+HOME = "/home/user"
+SHM_BYTES = 64 * 1_048_576
+
+_DIRECTORIES = (
+    ("home", 0o755),
+    ("home/user", 0o755),
+    ("tmp", 0o1777),
+    ("var", 0o755),
+    ("var/tmp", 0o1777),
+    ("run", 0o755),
+    ("etc", 0o755),
+    ("opt", 0o755),
+    # Mount points: made here, so that bubblewrap makes nothing in the sandbox's directory.
+    ("usr", 0o755),
+    ("proc", 0o755),
+    ("dev", 0o755),
+)
+_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ETC = {
+    "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{INSIDE_ID}:{INSIDE_ID}::{HOME}:"
+    "/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": f"root:x:0:\n{USER}:x:{INSIDE_ID}:\nnogroup:x:65534:\n",
+    "hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n",
+    "hostname": f"{HOSTNAME}\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+_HOST_ETC = (  # harmless, and programs in usr do not work without them
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ssl/certs",
+)
+_NETWORK_ETC = ("/etc/resolv.conf",)
+
+# pid 1 only waits. It ignores SIGCHLD, so that the kernel reaps orphans by itself; from inside it
+# cannot be killed, and it holds no descriptor of ours.
+_WAITING = "trap '' CHLD; echo; exec 3>&- 4>&- </dev/null >/dev/null 2>&1 sleep infinity"
+
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": HOME,
+    "USER": USER,
+    "LOGNAME": USER,
+    "SHELL": "/bin/bash",
+    "LANG": "C.UTF-8",
+    "PWD": HOME,
+}
+"""Every variable that a command has unless its caller adds some."""
+
+
+def prepare_directory(directory: str) -> None:
+    """Make the tree of a new sandbox in `directory`, which exists and is empty or partly made.
+
+    Idempotent. Run it as the user who will run the sandbox, before anything runs in it: it
+    follows links that stand in the directory.
+    """
+    for name, mode in _DIRECTORIES:
+        path = os.path.join(directory, name)
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, mode)
+    for name in _LINKS:
+        path = os.path.join(directory, name)
+        if os.path.isdir(f"/usr/{name}") and not os.path.lexists(path):
+            os.symlink(f"usr/{name}", path)
+    for name, content in _ETC.items():
+        path = os.path.join(directory, "etc", name)
+        if not os.path.lexists(path):
+            with open(path, "w", encoding="ascii") as file:
+                file.write(content)
+
+
+def bubblewrap_arguments(
+    directory: str, *, network: bool, info_fd: int, seccomp_fd: int
+) -> list[str]:
+    """Return bubblewrap's arguments (without its own name) for the sandbox in `directory`.
+
+    Its pid 1 writes one line to its standard output when everything stands, then waits.
+    """
+    arguments = [
+        *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
+        *("--new-session", "--as-pid-1", "--cap-drop", "ALL", "--clearenv"),
+        *("--setenv", "PATH", ENVIRONMENT["PATH"]),
+        *("--uid", str(INSIDE_ID), "--gid", str(INSIDE_ID), "--hostname", HOSTNAME),
+        *("--bind", directory, "/", "--ro-bind", "/usr", "/usr"),
+        *("--proc", "/proc", "--dev", "/dev"),
+        *("--perms", "1777", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm"),  # noqa: S108 - the sandbox's own
+        *("--remount-ro", "/dev"),
+    ]
+    for path in (*_HOST_ETC, *(_NETWORK_ETC if network else ())):
+        arguments += ["--ro-bind-try", path, path]
+    if network:
+        arguments.append("--share-net")
+    arguments += ["--info-fd", str(info_fd), "--seccomp", str(seccomp_fd), "--chdir", "/"]
+    return [*arguments, "--", "/bin/sh", "-c", _WAITING]

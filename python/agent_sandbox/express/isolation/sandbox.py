@@ -1,0 +1,242 @@
+"""A sandbox that is up, as Express holds it: commands in, exits out, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+
+from agent_sandbox.errors import ArgumentError, SandboxUnavailableError
+from agent_sandbox.express.isolation import messages, rootfs
+from agent_sandbox.express.isolation.config import SandboxConfig
+from agent_sandbox.express.isolation.process import Pipes, Process
+
+_STOP_TIMEOUT_S = 5.0
+
+
+class RunningSandbox:
+    """A sandbox that is up: start commands in it, look at its files, end it.
+
+    Attributes:
+        root_fd: O_PATH descriptor of its `/` as commands see it, mounts included; the start of
+            every file operation (openat2 with RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS).
+        ready: Done once commands may come.
+        ended: Set once the sandbox is gone, for whatever reason.
+    """
+
+    def __init__(self, sock: socket.socket, config: SandboxConfig) -> None:
+        self.config = config
+        self.ended = asyncio.Event()
+        self.root_fd = -1
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        self._porter_fd = -1
+        self._first_fd = -1
+        self._next = 0
+        self._waiting: dict[int, asyncio.Future[list[int]]] = {}
+        self._running: dict[int, Process] = {}
+        self._early: dict[int, int] = {}
+        # Waiting for room in the socket; the descriptors stay open until the answer has come.
+        self._outbox: list[tuple[messages.Message, list[int]]] = []
+        self._loop.add_reader(sock, self._on_readable)
+
+    async def spawn(
+        self,
+        argv: list[str],
+        *,
+        env: dict[str, str] | None = None,
+        cwd: str = rootfs.HOME,
+        stdin: bool = False,
+        pty: tuple[int, int] | None = None,
+    ) -> Process:
+        """Start a command in a session and process group of its own.
+
+        Cancelling this call kills the command if it has started.
+
+        Args:
+            argv: Program (looked up in the command's PATH) and arguments.
+            env: Added to, or put in place of, `rootfs.ENVIRONMENT`.
+            cwd: Absolute path inside the sandbox.
+            stdin: Whether standard input is a pipe; else it is empty.
+            pty: Rows and columns of a terminal that becomes all three streams.
+
+        Raises:
+            ArgumentError: E2001, an argument with NUL, an empty argv, or too many bytes of them.
+            FileMissingError: E4001, the program or `cwd` does not exist; `.step` is which.
+            FilePermissionError: E4002, it may not be run or entered.
+            SandboxUnavailableError: E5003, the sandbox has ended, or its limit of processes is
+                reached (`.errno` EAGAIN).
+        """
+        variables = {**self._environment(), **(env or {})}
+        texts = [*argv, cwd, *variables.keys(), *variables.values()]
+        if not argv or any("\0" in text for text in texts):
+            raise ArgumentError
+        if any("=" in name or not name for name in variables):
+            raise ArgumentError
+        number = self._next
+        self._next += 1
+        pipes = Pipes(terminal=pty is not None, stdin=stdin)
+        answer: asyncio.Future[list[int]] = self._loop.create_future()
+        process: Process | None = None
+        try:
+            self._waiting[number] = answer
+            request = {
+                "op": "spawn",
+                "id": number,
+                "argv": argv,
+                "env": variables,
+                "cwd": cwd,
+                "pty": list(pty) if pty else None,
+            }
+            self._send(request, pipes.theirs)
+            fds = await answer
+            pipes.close_theirs()
+            process = Process(self._send, number, fds, pipes)
+            self._running[number] = process
+            if number in self._early:
+                process.finish(self._early.pop(number))
+            await process.wait_started(pipes.take_status())
+        except BaseException:
+            self._waiting.pop(number, None)
+            self._outbox = [entry for entry in self._outbox if entry[0].get("id") != number]
+            if process is not None:
+                process.kill_tree()
+                process.close()
+            elif answer.done() and not answer.cancelled() and answer.exception() is None:
+                messages.close_all(answer.result())
+            raise
+        finally:
+            pipes.close()
+        return process
+
+    def kill_all(self) -> None:
+        """Kill every process in the sandbox; the sandbox itself stays."""
+        with contextlib.suppress(SandboxUnavailableError):
+            self._send({"op": "kill_all"})
+
+    async def stop(self) -> None:
+        """End the sandbox; when this returns none of its processes is left. Idempotent.
+
+        The directory stays.
+        """
+        if self._first_fd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._first_fd, signal.SIGKILL)
+        self.disconnect()
+        for attribute in ("_first_fd", "_porter_fd"):
+            fd = getattr(self, attribute)
+            if fd >= 0:
+                await _wait_readable(fd, _STOP_TIMEOUT_S)
+                if attribute == "_porter_fd":
+                    with contextlib.suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+                setattr(self, attribute, -1)
+                os.close(fd)
+        if self.root_fd >= 0:
+            os.close(self.root_fd)
+            self.root_fd = -1
+
+    def _environment(self) -> dict[str, str]:
+        if self.config.kind == "bubblewrap":
+            return dict(rootfs.ENVIRONMENT)
+        home = self.config.directory + rootfs.HOME
+        return {**rootfs.ENVIRONMENT, "HOME": home, "PWD": home}
+
+    def _send(self, message: messages.Message, fds: list[int] | None = None) -> None:
+        if self.ended.is_set():
+            raise SandboxUnavailableError(errno=None)
+        self._outbox.append((message, fds or []))
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._outbox:
+                messages.send(self._sock, *self._outbox[0])
+                del self._outbox[0]
+        except BlockingIOError:
+            self._loop.add_writer(self._sock, self._flush)
+        except OSError:
+            self.disconnect()
+        else:
+            self._loop.remove_writer(self._sock)
+
+    def _on_readable(self) -> None:
+        while not self.ended.is_set():
+            try:
+                received = messages.receive(self._sock)
+            except BlockingIOError:
+                return
+            except (OSError, ValueError):
+                received = None
+            if received is None:
+                self.disconnect()
+                return
+            self._on_event(*received)
+
+    def _on_event(self, event: messages.Message, fds: list[int]) -> None:
+        kind = event.get("event")
+        if kind == "ready" and len(fds) >= 2 and not self.ready.done():
+            self._porter_fd, self.root_fd = fds[:2]
+            self._first_fd = fds[2] if len(fds) > 2 else -1
+            self.ready.set_result(None)
+            return
+        if kind == "spawned":
+            waiting = self._waiting.pop(int(event["id"]), None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(fds)
+                return
+            if fds:  # its caller was cancelled: nobody will ever own it
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(fds[0], signal.SIGKILL)
+        elif kind == "refused":
+            waiting = self._waiting.pop(int(event["id"]), None)
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(SandboxUnavailableError(errno=event.get("errno")))
+        elif kind == "exited":
+            process = self._running.pop(int(event["id"]), None)
+            if process is not None:
+                process.finish(int(event["code"]))
+            else:
+                self._early[int(event["id"])] = int(event["code"])
+        elif kind == "failed" and not self.ready.done():
+            self.ready.set_exception(
+                SandboxUnavailableError(step=event.get("step"), errno=event.get("errno"))
+            )
+        messages.close_all(fds)
+
+    def disconnect(self) -> None:
+        """Let go of the porter, which then ends the sandbox by itself. Idempotent."""
+        if self.ended.is_set():
+            return
+        self.ended.set()
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._outbox.clear()
+        self._sock.close()
+        if not self.ready.done():
+            self.ready.set_exception(SandboxUnavailableError(step="porter"))
+            self.ready.exception()  # seen: a start that was given up asks no more
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(SandboxUnavailableError(errno=None))
+        self._waiting.clear()
+        for process in list(self._running.values()):
+            process.finish(-int(signal.SIGKILL))
+        self._running.clear()
+
+
+async def _wait_readable(fd: int, seconds: float) -> bool:
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+    loop.add_reader(fd, done.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await done.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(fd)
+    return True

@@ -1,0 +1,168 @@
+"""Express's side: one zygote for the service, one porter for each sandbox, commands in them.
+
+How a command starts, and why so: the porter has entered the sandbox once and forks each command
+from itself, so a command costs one fork and one exec; entering anew for each one (setns for
+every namespace in a fresh process) took several times as long. No helper program is needed
+inside, so sandboxes need nothing but a shell, and wheels carry no second binary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from agent_sandbox.errors import (
+    ConfigError,
+    SandboxTimeoutError,
+    SandboxUnavailableError,
+    UnsupportedError,
+)
+from agent_sandbox.express.isolation import cgroups, messages, seccomp
+from agent_sandbox.express.isolation.config import SandboxConfig
+from agent_sandbox.express.isolation.sandbox import RunningSandbox
+
+START_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 5.0
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+# The zygote imports this folder's modules and nothing else of the package: the parents are
+# empty stand-ins, so that neither the SDK nor a web framework is loaded into it.
+_BOOTSTRAP = """
+import sys, types
+for name, path in {stand_ins!r}:
+    module = types.ModuleType(name)
+    module.__path__ = [path]
+    sys.modules[name] = module
+from agent_sandbox.express.isolation import cgroups, zygote
+zygote.main({control}, {user!r}, cgroups.CgroupParents({version}, {directories!r}))
+"""
+
+
+def find_bubblewrap() -> str | None:
+    """Return the path of bubblewrap, or None: then commands are unsupported."""
+    return shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin")
+
+
+class Spawner:
+    """The zygote, seen from Express. Not thread-safe; one event loop uses it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self._process = process
+        self._control = control
+        self.parents = cgroups.CgroupParents()
+
+    @classmethod
+    def launch(cls, *, user: int | None = None, use_cgroups: bool = True) -> Spawner:
+        """Start the zygote; its interpreter comes up (50 ms) while this returns.
+
+        Call it before rights are dropped, since the interpreter may lie where the later user
+        cannot read.
+
+        Args:
+            user: Numeric user and group that the zygote drops to. Needed as root.
+            use_cgroups: Whether control groups are claimed where the machine allows it.
+
+        Raises:
+            ConfigError: E6000, root without a user to drop to.
+        """
+        if os.geteuid() == 0 and not user:
+            raise ConfigError
+        parents = cgroups.claim_parents(user) if use_cgroups else cgroups.CgroupParents()
+        ours, theirs = messages.open_pair()
+        stand_ins = [
+            ("agent_sandbox", str(_PACKAGE)),
+            ("agent_sandbox.express", str(_PACKAGE / "express")),
+            ("agent_sandbox.express.isolation", str(_PACKAGE / "express/isolation")),
+        ]
+        program = _BOOTSTRAP.format(
+            stand_ins=stand_ins,
+            control=theirs.fileno(),
+            user=user,
+            version=parents.version,
+            directories=parents.directories,
+        )
+        with theirs:
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
+                [sys.executable, "-I", "-S", "-c", program],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                pass_fds=[theirs.fileno()],
+            )
+        ours.setblocking(False)
+        spawner = cls(process, ours)
+        spawner.parents = parents
+        return spawner
+
+    async def start(
+        self, config: SandboxConfig, *, deadline_s: float = START_TIMEOUT_S
+    ) -> RunningSandbox:
+        """Bring a sandbox up and return it, ready for commands.
+
+        Raises:
+            UnsupportedError: E5006, there is no bubblewrap, or no filter for this machine.
+            SandboxUnavailableError: E5003, it did not come up; `.step` says where it stopped.
+            SandboxTimeoutError: E5004, it did not come up in time; nothing of it is left.
+        """
+        bubblewrap = find_bubblewrap()
+        if config.kind == "bubblewrap":
+            if bubblewrap is None:
+                raise UnsupportedError
+            try:
+                seccomp.build_filter()
+            except NotImplementedError:
+                raise UnsupportedError from None
+        name = secrets.token_hex(8)
+        request = {
+            "name": name,
+            "kind": config.kind,
+            "directory": config.directory,
+            "network": config.network,
+            "limits": config.limits.as_message(),
+            "bubblewrap": bubblewrap,
+        }
+        ours, theirs = messages.open_pair()
+        with theirs:
+            try:
+                messages.send(self._control, request, [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise SandboxUnavailableError(step="zygote") from None
+        ours.setblocking(False)
+        sandbox = RunningSandbox(ours, config)
+        try:
+            async with asyncio.timeout(deadline_s):
+                await sandbox.ready
+        except TimeoutError:
+            await sandbox.stop()
+            raise SandboxTimeoutError from None
+        except BaseException:
+            sandbox.disconnect()
+            raise
+        return sandbox
+
+    async def close(self) -> None:
+        """End the zygote. Sandboxes end with their own handles: stop them first."""
+        self._control.close()
+        if self._process.returncode is not None:
+            return
+        waiter = asyncio.get_running_loop().run_in_executor(None, self._process.wait)
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await asyncio.shield(waiter)  # the thread itself cannot be cancelled
+        except TimeoutError:
+            self._process.kill()
+            await waiter
+        cgroups.release_parents(self.parents)
+
+    @property
+    def alive(self) -> bool:
+        """Whether sandboxes can still be started."""
+        return self._process.poll() is None

@@ -1,0 +1,93 @@
+"""The zygote: a small process without secrets, from which the porter of each sandbox is forked.
+
+It is executed while the service still has its rights, imports all that it and its children will
+ever need, then drops to the service's user and loses the means to import. It ends when its
+control socket does, and with it ends every sandbox.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import warnings  # noqa: F401 - os.get_exec_path imports it, when nothing may be imported any more
+from typing import NoReturn
+
+from agent_sandbox.express.isolation import cgroups, kernel, messages, porter
+
+_SWEEP_MS = 200
+
+
+def main(control_fd: int, user: int | None, parents: cgroups.CgroupParents) -> NoReturn:
+    """Serve fork requests on the control socket until its other end is closed.
+
+    Args:
+        control_fd: Socket for messages; each names a sandbox and carries its porter's socket.
+        user: Numeric user and group to become, or None to stay who we are.
+        parents: Where the sandboxes' control groups go.
+    """
+    kernel.hide_arguments("sandbox")
+    if user is not None:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    os.umask(0o022)
+    os.chdir("/")
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # our end is the end of the socket, not a Ctrl-C
+    forget_imports()
+    control = socket.socket(fileno=control_fd)
+    gc.collect()
+    gc.disable()  # and freeze: a collection would touch, and so copy, the pages that forks share
+    gc.freeze()
+    _serve(control, parents)
+    os._exit(0)
+
+
+def forget_imports() -> None:
+    """Make every later import fail.
+
+    Inside a sandbox, the paths on `sys.path` are the sandbox's to fill.
+    """
+    sys.path.clear()
+    sys.path_hooks.clear()
+    sys.path_importer_cache.clear()
+    sys.meta_path.clear()
+
+
+def _serve(control: socket.socket, parents: cgroups.CgroupParents) -> None:
+    poller = select.poll()
+    poller.register(control, select.POLLIN)
+    porters: dict[int, tuple[int, str]] = {}  # pidfd -> pid and the name of its groups
+    leftover: list[str] = []
+    while True:
+        for fd, _ in poller.poll(_SWEEP_MS if leftover else None):
+            if fd in porters:
+                pid, name = porters.pop(fd)
+                poller.unregister(fd)
+                os.close(fd)
+                os.waitpid(pid, 0)
+                leftover += [
+                    os.path.join(directory, name)
+                    for directory in dict.fromkeys(parents.directories.values())
+                ]
+                continue
+            received = messages.receive(control)
+            if received is None:
+                return
+            request, fds = received
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                for other in porters:
+                    os.close(other)
+                porter.main(socket.socket(fileno=fds[0]), request, parents)
+            messages.close_all(fds)
+            pidfd = os.pidfd_open(pid)
+            porters[pidfd] = (pid, request["name"])
+            poller.register(pidfd, select.POLLIN)
+        # A dying sandbox still stands in its groups for a moment: looked at again until empty.
+        leftover = [group for group in leftover if not cgroups.remove_tree(group)]

@@ -153,8 +153,8 @@ def hide_arguments(name: str) -> None:
     `/proc/<pid>/cmdline` is readable by everybody in the pid namespace, also between the fork of
     a command and its exec, when it would show where the interpreter and this package lie.
     """
-    with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
-        fields = stat.read().rpartition(")")[2].split()
+    with open("/proc/self/stat", "rb") as stat:
+        fields = stat.read().rpartition(b")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, proc_pid_stat(5)
     if 0 < start < end:
         ctypes.memset(start, 0, end - start)

@@ -187,3 +187,18 @@ async def _read_to_end(fd: int) -> bytes:
     finally:
         loop.remove_reader(fd)
         os.close(fd)
+
+
+async def wait_readable(fd: int, seconds: float) -> bool:
+    """Wait until `fd` is readable (a pidfd: its process has ended); False when it was not."""
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+    loop.add_reader(fd, done.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await done.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(fd)
+    return True

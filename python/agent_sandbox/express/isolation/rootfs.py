@@ -46,7 +46,8 @@ _HOST_ETC = (  # harmless, and programs in usr do not work without them
 _NETWORK_ETC = ("/etc/resolv.conf",)
 
 # pid 1 only waits. It ignores SIGCHLD, so that the kernel reaps orphans by itself; from inside it
-# cannot be killed, and it holds no descriptor of ours.
+# cannot be killed, and it holds no descriptor of ours. It takes bash (which E2B clients need
+# anyway), since dash gives SIGCHLD its default back when it executes a program.
 _WAITING = "trap '' CHLD; echo; exec 3>&- 4>&- </dev/null >/dev/null 2>&1 sleep infinity"
 
 ENVIRONMENT = {
@@ -78,7 +79,7 @@ def prepare_directory(directory: str) -> None:
     for name, content in _ETC.items():
         path = os.path.join(directory, "etc", name)
         if not os.path.lexists(path):
-            with open(path, "w", encoding="ascii") as file:
+            with open(path, "w", encoding="utf-8") as file:
                 file.write(content)
 
 
@@ -104,4 +105,4 @@ def bubblewrap_arguments(
     if network:
         arguments.append("--share-net")
     arguments += ["--info-fd", str(info_fd), "--seccomp", str(seccomp_fd), "--chdir", "/"]
-    return [*arguments, "--", "/bin/sh", "-c", _WAITING]
+    return [*arguments, "--", "/bin/bash", "-c", _WAITING]

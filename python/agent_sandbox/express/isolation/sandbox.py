@@ -11,7 +11,7 @@ import socket
 from agent_sandbox.errors import ArgumentError, SandboxUnavailableError
 from agent_sandbox.express.isolation import messages, rootfs
 from agent_sandbox.express.isolation.config import SandboxConfig
-from agent_sandbox.express.isolation.process import Pipes, Process
+from agent_sandbox.express.isolation.process import Pipes, Process, wait_readable
 
 _STOP_TIMEOUT_S = 5.0
 
@@ -122,22 +122,26 @@ class RunningSandbox:
 
         The directory stays.
         """
-        if self._first_fd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._first_fd, signal.SIGKILL)
+        self._kill(self._first_fd)
         self.disconnect()
-        for attribute in ("_first_fd", "_porter_fd"):
+        for fd in (self._first_fd, self._porter_fd):
+            if fd >= 0 and not await wait_readable(fd, _STOP_TIMEOUT_S):
+                self._kill(self._porter_fd)
+        self.release()
+
+    def release(self) -> None:
+        """Close every descriptor of a sandbox that was let go."""
+        for attribute in ("_first_fd", "_porter_fd", "root_fd"):
             fd = getattr(self, attribute)
+            setattr(self, attribute, -1)
             if fd >= 0:
-                await _wait_readable(fd, _STOP_TIMEOUT_S)
-                if attribute == "_porter_fd":
-                    with contextlib.suppress(ProcessLookupError):
-                        signal.pidfd_send_signal(fd, signal.SIGKILL)
-                setattr(self, attribute, -1)
                 os.close(fd)
-        if self.root_fd >= 0:
-            os.close(self.root_fd)
-            self.root_fd = -1
+
+    @staticmethod
+    def _kill(pidfd: int) -> None:
+        if pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     def _environment(self) -> dict[str, str]:
         if self.config.kind == "bubblewrap":
@@ -226,17 +230,3 @@ class RunningSandbox:
         for process in list(self._running.values()):
             process.finish(-int(signal.SIGKILL))
         self._running.clear()
-
-
-async def _wait_readable(fd: int, seconds: float) -> bool:
-    loop = asyncio.get_running_loop()
-    done = asyncio.Event()
-    loop.add_reader(fd, done.set)
-    try:
-        async with asyncio.timeout(seconds):
-            await done.wait()
-    except TimeoutError:
-        return False
-    finally:
-        loop.remove_reader(fd)
-    return True

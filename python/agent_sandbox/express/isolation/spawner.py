@@ -25,6 +25,7 @@ from agent_sandbox.errors import (
 )
 from agent_sandbox.express.isolation import cgroups, messages, seccomp
 from agent_sandbox.express.isolation.config import SandboxConfig
+from agent_sandbox.express.isolation.process import wait_readable
 from agent_sandbox.express.isolation.sandbox import RunningSandbox
 
 START_TIMEOUT_S = 10.0
@@ -145,6 +146,7 @@ class Spawner:
             raise SandboxTimeoutError from None
         except BaseException:
             sandbox.disconnect()
+            sandbox.release()
             raise
         return sandbox
 
@@ -153,13 +155,13 @@ class Spawner:
         self._control.close()
         if self._process.returncode is not None:
             return
-        waiter = asyncio.get_running_loop().run_in_executor(None, self._process.wait)
+        pidfd = os.pidfd_open(self._process.pid)
         try:
-            async with asyncio.timeout(_STOP_TIMEOUT_S):
-                await asyncio.shield(waiter)  # the thread itself cannot be cancelled
-        except TimeoutError:
-            self._process.kill()
-            await waiter
+            if not await wait_readable(pidfd, _STOP_TIMEOUT_S):
+                self._process.kill()
+        finally:
+            os.close(pidfd)
+        self._process.wait()
         cgroups.release_parents(self.parents)
 
     @property

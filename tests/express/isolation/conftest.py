@@ -102,16 +102,16 @@ class Service:
         return Box(self, name, directory)
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            with contextlib.suppress(BrokenPipeError):
-                assert self.process.stdin is not None
-                self.process.stdin.close()
-            try:
-                self.process.wait(20)
-            finally:
-                self.process.kill()
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdout.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
         for parent in Path("/sys/fs/cgroup").glob(f"*/**/agent-sandbox-{self.process.pid}"):
             cgroups.remove_tree(str(parent))
 

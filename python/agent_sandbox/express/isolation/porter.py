@@ -32,6 +32,7 @@ from agent_sandbox.express.isolation import (
 from agent_sandbox.express.isolation.limits import Limits, resource_limits
 
 _START_MS = 10_000
+_END_MS = 5_000
 _WATCH_MS = 250
 _NAMESPACES = (
     kernel.CLONE_NEWUSER
@@ -288,12 +289,17 @@ class Porter:
                 os.waitpid(found.si_pid, 0)
 
     def _end(self) -> None:
+        # The namespace cannot end before its dead are reaped, and ours to reap are the commands.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps those that die from here
         if self.first is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.first, signal.SIGKILL)
-            # Readable once the kernel has ended every process of the namespace.
-            waiter = select.poll()
-            waiter.register(self.first, select.POLLIN)
-            waiter.poll(5_000)
         else:
             processes.kill_tree(self.own_processes, everything=True)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # and these were dead before
+                pass
+        if self.first is not None:
+            waiter = select.poll()
+            waiter.register(self.first, select.POLLIN)
+            waiter.poll(_END_MS)

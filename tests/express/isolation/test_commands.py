@@ -1,0 +1,267 @@
+"""Commands start where and as they were asked to, and end completely."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_sandbox.errors import (
+    ArgumentError,
+    ConfigError,
+    FileMissingError,
+    FilePermissionError,
+    SandboxUnavailableError,
+    UnsupportedError,
+)
+from agent_sandbox.express.isolation import (
+    Process,
+    RunningSandbox,
+    SandboxConfig,
+    Spawner,
+    spawner as spawner_module,
+)
+
+
+def drain(fd: int) -> str:
+    parts = []
+    with open(fd, "rb", buffering=0) as stream:
+        while chunk := stream.read(65_536):
+            parts.append(chunk)
+    return b"".join(parts).decode()
+
+
+async def output(process: Process) -> str:
+    try:
+        async with asyncio.timeout(20):
+            text = await asyncio.to_thread(drain, process.detach("stdout"))
+            await process.wait()
+    finally:
+        process.close()
+    return text
+
+
+async def first_line(process: Process) -> str:
+    return (await asyncio.to_thread(os.read, process.stdout, 4096)).decode()
+
+
+def descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+async def test_exit_status_and_signals_are_told_apart(sandbox: RunningSandbox) -> None:
+    for script, code in (("exit 7", 7), ("kill -TERM $$", -15), ("true", 0), ("exit 255", 255)):
+        process = await sandbox.spawn(["/bin/sh", "-c", script])
+        assert await process.wait() == code
+        process.close()
+
+
+async def test_environment_and_directory_are_the_callers(sandbox: RunningSandbox) -> None:
+    process = await sandbox.spawn(
+        ["/bin/sh", "-c", "pwd; echo $GREETING $HOME"], env={"GREETING": "hi"}, cwd="/tmp"
+    )
+    assert await output(process) == "/tmp\nhi /home/user\n"
+
+
+async def test_large_arguments_arrive_whole(sandbox: RunningSandbox) -> None:
+    word = "x" * 100_000
+    assert await output(await sandbox.spawn(["echo", word, word])) == f"{word} {word}\n"
+
+
+async def test_standard_input_is_a_pipe_or_empty(sandbox: RunningSandbox) -> None:
+    assert await output(await sandbox.spawn(["cat"])) == ""
+    process = await sandbox.spawn(["cat"], stdin=True)
+    os.write(process.stdin, b"through")
+    os.close(process.detach("stdin"))
+    assert await output(process) == "through"
+
+
+async def test_a_terminal_is_the_sandboxes_own(sandbox: RunningSandbox) -> None:
+    process = await sandbox.spawn(["/bin/sh", "-c", "tty; stty size; ps -o tty= $$"], pty=(31, 97))
+    os.set_blocking(process.terminal, True)
+    said = b""
+    with pytest.raises(OSError, match="Input/output"):
+        while True:
+            said += await asyncio.to_thread(os.read, process.terminal, 4096)
+    assert said.split() == [b"/dev/pts/0", b"31", b"97", b"pts/0"]
+    assert await process.wait() == 0
+    process.close()
+
+
+async def test_commands_of_one_sandbox_reach_each_other(sandbox: RunningSandbox) -> None:
+    script = "mkfifo /tmp/f; sleep 60 & echo $!; wait $!"
+    first = await sandbox.spawn(["/bin/sh", "-c", script])
+    number = (await first_line(first)).strip()
+    assert await output(await sandbox.spawn(["/bin/sh", "-c", f"kill {number}; ls /tmp"])) == "f\n"
+    assert await first.wait() == 143
+    first.close()
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "error", "step"),
+    [
+        (["/no/such"], "/", FileMissingError, "exec"),
+        (["no-such"], "/", FileMissingError, "exec"),
+        (["/etc/passwd"], "/", FilePermissionError, "exec"),
+        (["true"], "/nowhere", FileMissingError, "cwd"),
+        (["true"], "/etc/passwd", FileMissingError, "cwd"),
+        (["true", "x" * 200_000], "/", ArgumentError, "exec"),
+    ],
+)
+async def test_what_cannot_start_is_a_clear_error(
+    sandbox: RunningSandbox, argv: list[str], cwd: str, error: type[Exception], step: str
+) -> None:
+    before = descriptors()
+    with pytest.raises(error) as caught:
+        await sandbox.spawn(argv, cwd=cwd)
+    assert vars(caught.value)["step"] == step
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"argv": []}, {"argv": ["a\0b"]}, {"argv": ["a"], "cwd": "/\0"}, {"argv": ["a"], "env": {"A=B": ""}}],
+)
+async def test_arguments_that_can_never_work_are_refused(
+    sandbox: RunningSandbox, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(ArgumentError):
+        await sandbox.spawn(**arguments)
+
+
+async def test_a_hundred_starts_at_once_all_answer(sandbox: RunningSandbox) -> None:
+    async def one(number: int) -> str:
+        return await output(await sandbox.spawn(["echo", str(number), "y" * 20_000]))
+
+    answers = await asyncio.gather(*(one(number) for number in range(100)))
+    assert [int(text.split()[0]) for text in answers] == list(range(100))
+
+
+async def test_a_cancelled_start_leaves_no_process_and_no_descriptor(
+    sandbox: RunningSandbox,
+) -> None:
+    await output(await sandbox.spawn(["true"]))
+    before = descriptors()
+    for turns in range(12):
+        task = asyncio.create_task(sandbox.spawn(["sleep", "300"]))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    script = "while pgrep -x sleep | grep -qvx 1; do :; done; echo none"
+    assert await output(await sandbox.spawn(["/bin/sh", "-c", script])) == "none\n"
+    assert descriptors() == before
+
+
+async def test_killing_the_tree_takes_what_left_the_group(sandbox: RunningSandbox) -> None:
+    script = "setsid sh -c 'sleep 300 & setsid sleep 301' & set -m; sleep 302 & echo up; wait"
+    process = await sandbox.spawn(["/bin/bash", "-c", script])
+    assert await first_line(process) == "up\n"
+    seen = "until [ $(pgrep -c -f '^sleep 30[0-2]') = 3 ]; do :; done; echo all"
+    assert await output(await sandbox.spawn(["/bin/sh", "-c", seen])) == "all\n"
+    process.kill_tree()
+    assert await process.wait() == -signal.SIGKILL
+    gone = "while pgrep -f '^sleep 30[0-2]'; do :; done >/dev/null; echo none"
+    assert await output(await sandbox.spawn(["/bin/sh", "-c", gone])) == "none\n"
+    process.close()
+
+
+async def test_a_group_is_signalled_as_a_whole(sandbox: RunningSandbox) -> None:
+    process = await sandbox.spawn(["/bin/sh", "-c", "sleep 300 & echo up; wait"])
+    await first_line(process)
+    process.send_signal(signal.SIGTERM, "group")
+    assert await process.wait() == -signal.SIGTERM
+    assert await asyncio.to_thread(os.read, process.stdout, 1) == b""
+    process.close()
+
+
+async def test_a_command_that_forks_and_leaves_lives_until_the_sandbox_ends(
+    sandbox: RunningSandbox,
+) -> None:
+    script = "setsid sh -c 'echo up; exec sleep 300 >/dev/null 2>&1' & exit 0"
+    process = await sandbox.spawn(["/bin/sh", "-c", script])
+    assert await process.wait() == 0
+    assert await output(process) == "up\n"
+    assert await output(await sandbox.spawn(["pgrep", "-c", "-f", "^sleep 300"])) == "1\n"
+    sandbox.kill_all()
+    gone = "while pgrep -f '^sleep 300'; do :; done >/dev/null; echo none"
+    assert await output(await sandbox.spawn(["/bin/sh", "-c", gone])) == "none\n"
+
+
+async def test_a_stopped_sandbox_has_no_process_left(
+    spawner: Spawner, directory: str
+) -> None:
+    before = descriptors()
+    sandbox = await spawner.start(SandboxConfig(directory))
+    process = await sandbox.spawn(["/bin/sh", "-c", "setsid sleep 300 & echo up; wait"])
+    await first_line(process)
+    handle = os.dup(process.pidfd)
+    await sandbox.stop()
+    assert await process.wait() == -signal.SIGKILL
+    assert select.select([handle], [], [], 0)[0] == [handle]
+    os.close(handle)
+    process.close()
+    assert sandbox.ended.is_set()
+    with pytest.raises(SandboxUnavailableError):
+        await sandbox.spawn(["true"])
+    await sandbox.stop()
+    assert descriptors() == before
+
+
+async def test_a_sandbox_that_cannot_come_up_says_where_it_stopped(spawner: Spawner) -> None:
+    with pytest.raises(SandboxUnavailableError) as caught:
+        await spawner.start(SandboxConfig("/nowhere/at/all"))
+    assert "nowhere" in vars(caught.value)["step"]
+    assert "nowhere" not in str(caught.value)
+
+
+async def test_without_bubblewrap_commands_are_unsupported(
+    spawner: Spawner, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spawner_module, "find_bubblewrap", lambda: None)
+    with pytest.raises(UnsupportedError):
+        await spawner.start(SandboxConfig(directory))
+    sandbox = await spawner.start(SandboxConfig(directory, kind="none"))
+    assert await output(await sandbox.spawn(["pwd"])) == f"{directory}/home/user\n"
+    await sandbox.stop()
+
+
+async def test_without_isolation_the_environment_is_clean_and_the_end_complete(
+    spawner: Spawner, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVICE_SECRET", "canary")
+    sandbox = await spawner.start(SandboxConfig(directory, kind="none"))
+    assert "canary" not in await output(await sandbox.spawn(["env"]))
+    script = "(setsid sleep 300 & echo $!); exec 1>&-; sleep 301"
+    process = await sandbox.spawn(["/bin/sh", "-c", script])
+    daemon = os.pidfd_open(int(await first_line(process)))
+    await sandbox.stop()
+    assert select.select([daemon], [], [], 5)[0] == [daemon]
+    assert await process.wait() == -signal.SIGKILL
+    os.close(daemon)
+    process.close()
+
+
+@pytest.mark.parametrize("user", [None, 0])
+def test_a_root_service_must_drop(monkeypatch: pytest.MonkeyPatch, user: int | None) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(ConfigError):
+        Spawner.launch(user=user)
+
+
+async def test_the_zygote_shows_no_arguments_and_ends_with_the_service(spawner: Spawner) -> None:
+    zygote = Path(f"/proc/{spawner._process.pid}")
+    async with asyncio.timeout(10):
+        while (zygote / "comm").read_text() != "sandbox\n":
+            await asyncio.sleep(0.01)
+    assert (zygote / "cmdline").read_bytes().strip(b"\0") == b""
+    assert (zygote / "environ").read_bytes() == b""
+    await spawner.close()
+    assert spawner._process.returncode == 0
+    assert not spawner.alive

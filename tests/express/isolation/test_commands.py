@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import signal
@@ -24,6 +25,8 @@ from agent_sandbox.express.isolation import (
     RunningSandbox,
     SandboxConfig,
     Spawner,
+)
+from agent_sandbox.express.isolation import (
     spawner as spawner_module,
 )
 
@@ -63,13 +66,13 @@ async def test_exit_status_and_signals_are_told_apart(sandbox: RunningSandbox) -
 
 async def test_environment_and_directory_are_the_callers(sandbox: RunningSandbox) -> None:
     process = await sandbox.spawn(
-        ["/bin/sh", "-c", "pwd; echo $GREETING $HOME"], env={"GREETING": "hi"}, cwd="/tmp"
+        ["/bin/sh", "-c", "pwd; echo $GREETING $HOME"], env={"GREETING": "hi"}, cwd="/var"
     )
-    assert await output(process) == "/tmp\nhi /home/user\n"
+    assert await output(process) == "/var\nhi /home/user\n"
 
 
 async def test_large_arguments_arrive_whole(sandbox: RunningSandbox) -> None:
-    word = "x" * 100_000
+    word = "xé" * 40_000
     assert await output(await sandbox.spawn(["echo", word, word])) == f"{word} {word}\n"
 
 
@@ -85,7 +88,7 @@ async def test_a_terminal_is_the_sandboxes_own(sandbox: RunningSandbox) -> None:
     process = await sandbox.spawn(["/bin/sh", "-c", "tty; stty size; ps -o tty= $$"], pty=(31, 97))
     os.set_blocking(process.terminal, True)
     said = b""
-    with pytest.raises(OSError, match="Input/output"):
+    with contextlib.suppress(OSError):  # EIO: how Linux says that nobody holds the other side
         while True:
             said += await asyncio.to_thread(os.read, process.terminal, 4096)
     assert said.split() == [b"/dev/pts/0", b"31", b"97", b"pts/0"]
@@ -110,7 +113,7 @@ async def test_commands_of_one_sandbox_reach_each_other(sandbox: RunningSandbox)
         (["/etc/passwd"], "/", FilePermissionError, "exec"),
         (["true"], "/nowhere", FileMissingError, "cwd"),
         (["true"], "/etc/passwd", FileMissingError, "cwd"),
-        (["true", "x" * 200_000], "/", ArgumentError, "exec"),
+        (["true", "é" * 100_000], "/", ArgumentError, "exec"),  # over 128 KiB in one argument
     ],
 )
 async def test_what_cannot_start_is_a_clear_error(
@@ -125,7 +128,14 @@ async def test_what_cannot_start_is_a_clear_error(
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"argv": []}, {"argv": ["a\0b"]}, {"argv": ["a"], "cwd": "/\0"}, {"argv": ["a"], "env": {"A=B": ""}}],
+    [
+        {"argv": []},
+        {"argv": ["a\0b"]},
+        {"argv": ["a\udcff"]},
+        {"argv": ["a"], "cwd": "/\0"},
+        {"argv": ["a"], "env": {"A=B": ""}},
+        {"argv": ["a", *["b" * 100_000] * 30]},
+    ],
 )
 async def test_arguments_that_can_never_work_are_refused(
     sandbox: RunningSandbox, arguments: dict[str, Any]
@@ -194,9 +204,7 @@ async def test_a_command_that_forks_and_leaves_lives_until_the_sandbox_ends(
     assert await output(await sandbox.spawn(["/bin/sh", "-c", gone])) == "none\n"
 
 
-async def test_a_stopped_sandbox_has_no_process_left(
-    spawner: Spawner, directory: str
-) -> None:
+async def test_a_stopped_sandbox_has_no_process_left(spawner: Spawner, directory: str) -> None:
     before = descriptors()
     sandbox = await spawner.start(SandboxConfig(directory))
     process = await sandbox.spawn(["/bin/sh", "-c", "setsid sleep 300 & echo up; wait"])
@@ -255,11 +263,12 @@ def test_a_root_service_must_drop(monkeypatch: pytest.MonkeyPatch, user: int | N
         Spawner.launch(user=user)
 
 
-async def test_the_zygote_shows_no_arguments_and_ends_with_the_service(spawner: Spawner) -> None:
+async def test_the_zygote_shows_no_arguments_and_ends_with_the_service(
+    spawner: Spawner, directory: str
+) -> None:
     zygote = Path(f"/proc/{spawner._process.pid}")
-    async with asyncio.timeout(10):
-        while (zygote / "comm").read_text() != "sandbox\n":
-            await asyncio.sleep(0.01)
+    await (await spawner.start(SandboxConfig(directory))).stop()  # so it is past its beginning
+    assert (zygote / "comm").read_text() == "sandbox\n"
     assert (zygote / "cmdline").read_bytes().strip(b"\0") == b""
     assert (zygote / "environ").read_bytes() == b""
     await spawner.close()

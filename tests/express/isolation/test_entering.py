@@ -54,9 +54,12 @@ class Held:
 
 
 async def pid_inside(sandbox: RunningSandbox) -> str:
-    found = await output(await sandbox.spawn(["grep", "-lx", "sandbox", "-r", "/proc", "-s",
-                                              "--include=comm", "--exclude-dir=task"]))
-    return re.findall(r"/proc/(\d+)/comm", found)[0]
+    found = await output(
+        await sandbox.spawn(
+            ["grep", "-lx", "sandbox", "-r", "/proc", "-s", "--include=comm", "--exclude-dir=task"]
+        )
+    )
+    return str(re.findall(r"/proc/(\d+)/comm", found)[0])
 
 
 @pytest.fixture
@@ -111,8 +114,8 @@ async def test_killing_an_entering_process_ends_that_command_alone(
 
 async def test_a_command_killed_before_its_exec_is_a_clear_error(sandbox: RunningSandbox) -> None:
     starting = asyncio.create_task(sandbox.spawn(["/bin/true"]))
-    while not sandbox._waiting:
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert sandbox._waiting
     sandbox.disconnect()
     with pytest.raises(SandboxUnavailableError):
         await starting

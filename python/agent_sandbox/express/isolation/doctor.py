@@ -70,7 +70,7 @@ def _bubblewrap() -> Finding:
     path = find_bubblewrap()
     if path is None:
         return Finding(name, False, "bubblewrap is missing", "Install the package bubblewrap.")
-    identity = {"user": _NOBODY, "group": _NOBODY} if os.geteuid() == 0 else {}
+    identity = _NOBODY if os.geteuid() == 0 else None
     try:
         done = subprocess.run(  # noqa: S603 - fixed arguments
             [
@@ -86,8 +86,9 @@ def _bubblewrap() -> Finding:
             cwd="/",
             timeout=_PROBE_TIMEOUT_S,
             check=False,
-            extra_groups=[] if identity else None,
-            **identity,
+            user=identity,
+            group=identity,
+            extra_groups=None if identity is None else [],
         )
     except (OSError, subprocess.TimeoutExpired):
         done = None

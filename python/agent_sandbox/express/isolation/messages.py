@@ -30,8 +30,9 @@ def send(sock: socket.socket, message: Message, fds: list[int] | None = None) ->
 
     Raises:
         OSError: The peer is gone, or the socket is full (EAGAIN, non-blocking only).
+        UnicodeEncodeError: A lone surrogate, which has no form in UTF-8.
     """
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
     out = list(fds or [])
     if len(body) <= _INLINE_BYTES:
         socket.send_fds(sock, [body], out)

@@ -13,6 +13,9 @@ from agent_sandbox.express.isolation import messages, rootfs
 from agent_sandbox.express.isolation.config import SandboxConfig
 from agent_sandbox.express.isolation.process import Pipes, Process, wait_readable
 
+MAX_ARGUMENT_BYTES = 2_097_152
+"""Most bytes that arguments and environment of a command may have together (2 MiB)."""
+
 _STOP_TIMEOUT_S = 5.0
 
 
@@ -71,11 +74,7 @@ class RunningSandbox:
                 reached (`.errno` EAGAIN).
         """
         variables = {**self._environment(), **(env or {})}
-        texts = [*argv, cwd, *variables.keys(), *variables.values()]
-        if not argv or any("\0" in text for text in texts):
-            raise ArgumentError
-        if any("=" in name or not name for name in variables):
-            raise ArgumentError
+        _check_arguments(argv, variables, cwd)
         number = self._next
         self._next += 1
         pipes = Pipes(terminal=pty is not None, stdin=stdin)
@@ -230,3 +229,15 @@ class RunningSandbox:
         for process in list(self._running.values()):
             process.finish(-int(signal.SIGKILL))
         self._running.clear()
+
+
+def _check_arguments(argv: list[str], variables: dict[str, str], cwd: str) -> None:
+    texts = [*argv, cwd, *variables.keys(), *variables.values()]
+    try:
+        size = sum(len(text.encode()) + 1 for text in texts)
+    except UnicodeEncodeError:
+        raise ArgumentError from None
+    if not argv or size > MAX_ARGUMENT_BYTES or any("\0" in text for text in texts):
+        raise ArgumentError
+    if any("=" in name or not name for name in variables):
+        raise ArgumentError

@@ -90,7 +90,7 @@ class Spawner:
         )
         with theirs:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
-                [sys.executable, "-I", "-S", "-c", program],
+                [sys.executable, "-I", "-S", "-X", "utf8", "-c", program],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={},

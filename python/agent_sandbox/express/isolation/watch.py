@@ -7,7 +7,7 @@ import contextlib
 import os
 
 from agent_sandbox.express.isolation.sandbox import RunningSandbox
-from agent_sandbox.express.isolation.usage import measure_usage
+from agent_sandbox.express.isolation.usage import Usage, measure_usage
 
 HOST_RESERVE_BYTES = 1_073_741_824
 """What stays free on the host's disk: below it, every sandbox that grows is stopped."""
@@ -35,26 +35,26 @@ async def watch_disk(
     loop = asyncio.get_running_loop()
     limits = sandbox.config.limits
     root_fd = os.dup(sandbox.root_fd)  # the sandbox may close its own while a thread walks
-    before = (0, 0)
-    walk: asyncio.Future[object] | None = None
+    before: tuple[int, int] | None = None
+    walk: asyncio.Task[Usage] | None = None
     try:
         while not sandbox.ended.is_set():
             began = loop.time()
-            walk = asyncio.ensure_future(
+            walk = asyncio.create_task(
                 asyncio.to_thread(
                     measure_usage,
                     root_fd,
                     # Past the bound by one growth step, so that growing still shows.
-                    stop_bytes=max(limits.disk_bytes, before[0]),
-                    stop_files=max(limits.files, before[1]),
+                    stop_bytes=max(limits.disk_bytes, before[0] if before else 0),
+                    stop_files=max(limits.files, before[1] if before else 0),
                 )
             )
-            usage = await asyncio.shield(walk)
+            usage = await asyncio.shield(walk)  # a thread cannot be cancelled
             now = (usage.allocated_bytes, usage.files)
             disk = os.fstatvfs(root_fd)
             tight = disk.f_bavail * disk.f_frsize < reserve_bytes
             over = now[0] > limits.disk_bytes or now[1] > limits.files or tight
-            if over and (now[0] > before[0] or now[1] > before[1]):
+            if over and before and (now[0] > before[0] or now[1] > before[1]):
                 sandbox.kill_all()
             before = now
             pause = max(interval_s, (loop.time() - began) * _SHARE)

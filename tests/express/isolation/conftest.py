@@ -46,6 +46,13 @@ def pick_interpreter(user: int) -> str:
     raise RuntimeError("no interpreter that another user may execute")
 
 
+def give_to_service(path: str) -> None:
+    """Give a prepared directory to the user that the zygote drops to."""
+    if ROOT:
+        for entry in [Path(path), *Path(path).rglob("*")]:
+            os.chown(entry, SERVICE_USER, SERVICE_USER, follow_symlinks=False)
+
+
 class Service:
     """A driver process, and the directories of its sandboxes."""
 
@@ -179,6 +186,11 @@ def box(request: pytest.FixtureRequest, public_base: Path) -> Iterator[Box]:
 
 
 @pytest.fixture
+def hand_over() -> Callable[[str], None]:
+    return give_to_service
+
+
+@pytest.fixture
 async def spawner() -> AsyncIterator[Spawner]:
     made = Spawner.launch(user=SERVICE_USER if ROOT else None)
     yield made
@@ -189,9 +201,7 @@ async def spawner() -> AsyncIterator[Spawner]:
 def directory(public_base: Path) -> str:
     path = tempfile.mkdtemp(dir=public_base)
     prepare_directory(path)
-    if ROOT:
-        for entry in [Path(path), *Path(path).rglob("*")]:
-            os.chown(entry, SERVICE_USER, SERVICE_USER, follow_symlinks=False)
+    give_to_service(path)
     return path
 
 

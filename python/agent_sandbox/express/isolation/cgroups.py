@@ -162,7 +162,7 @@ def _settings(version: int, controller: str, limits: Limits) -> list[tuple[str, 
     if controller == "memory":
         if version == 2:
             return [("memory.max", memory), ("memory.swap.max", "0")]
-        return [("memory.limit_in_bytes", memory)]
+        return [("memory.limit_in_bytes", memory), ("memory.memsw.limit_in_bytes", memory)]
     if version == 2:
         return [("cpu.max", f"{quota} {_CPU_PERIOD_US}")]
     return [("cpu.cfs_period_us", str(_CPU_PERIOD_US)), ("cpu.cfs_quota_us", str(quota))]
@@ -172,7 +172,7 @@ def _write(path: str, value: str) -> None:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        if path.endswith("swap.max"):  # a kernel without swap accounting
+        if path.endswith(("swap.max", "memsw.limit_in_bytes")):  # no swap accounting here
             return
         raise
     try:

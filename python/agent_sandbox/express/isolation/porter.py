@@ -111,6 +111,8 @@ def _enter(sock: socket.socket, request: dict[str, Any]) -> Porter:
 
 def _start_bubblewrap(request: dict[str, Any]) -> tuple[int, int]:
     """Return bubblewrap's pid and that of the sandbox's pid 1, once everything stands."""
+    if not rootfs.is_prepared(request["directory"]):
+        raise StartError("directory")
     ready_r, ready_w = _high_pipe()
     error_r, error_w = _high_pipe()
     info_r, info_w = _high_pipe()

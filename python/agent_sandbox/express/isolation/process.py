@@ -189,6 +189,17 @@ async def _read_to_end(fd: int) -> bytes:
         os.close(fd)
 
 
+async def wait_writable(fd: int) -> None:
+    """Wait until a socket takes more; only one may wait for the same one."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_writer(fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_writer(fd)
+
+
 async def wait_readable(fd: int, seconds: float) -> bool:
     """Wait until `fd` is readable (a pidfd: its process has ended); False when it was not."""
     loop = asyncio.get_running_loop()

@@ -8,6 +8,7 @@ the same ones. Over it lie the host's usr (read-only), a fresh proc, and a small
 from __future__ import annotations
 
 import os
+import stat
 
 HOSTNAME = "sandbox"
 USER = "user"
@@ -24,11 +25,12 @@ _DIRECTORIES = (
     ("run", 0o755),
     ("etc", 0o755),
     ("opt", 0o755),
-    # Mount points: made here, so that bubblewrap makes nothing in the sandbox's directory.
+    # Mount points, as real directories; bubblewrap would make missing ones itself.
     ("usr", 0o755),
     ("proc", 0o755),
     ("dev", 0o755),
 )
+_MOUNT_POINTS = ("usr", "proc", "dev", "etc")
 _LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC = {
     "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{INSIDE_ID}:{INSIDE_ID}::{HOME}:"
@@ -81,6 +83,16 @@ def prepare_directory(directory: str) -> None:
         if not os.path.lexists(path):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(content)
+
+
+def is_prepared(directory: str) -> bool:
+    """Whether the mount points are real directories, and no links that lead bubblewrap astray."""
+    try:
+        return all(
+            stat.S_ISDIR(os.lstat(os.path.join(directory, name)).st_mode) for name in _MOUNT_POINTS
+        )
+    except OSError:
+        return False
 
 
 def bubblewrap_arguments(

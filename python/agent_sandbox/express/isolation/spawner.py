@@ -25,7 +25,7 @@ from agent_sandbox.errors import (
 )
 from agent_sandbox.express.isolation import cgroups, messages, seccomp
 from agent_sandbox.express.isolation.config import SandboxConfig
-from agent_sandbox.express.isolation.process import wait_readable
+from agent_sandbox.express.isolation.process import wait_readable, wait_writable
 from agent_sandbox.express.isolation.sandbox import RunningSandbox
 
 START_TIMEOUT_S = 10.0
@@ -56,6 +56,7 @@ class Spawner:
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
         self._process = process
         self._control = control
+        self._asking = asyncio.Lock()
         self.parents = cgroups.CgroupParents()
 
     @classmethod
@@ -132,10 +133,10 @@ class Spawner:
         ours, theirs = messages.open_pair()
         with theirs:
             try:
-                messages.send(self._control, request, [theirs.fileno()])
-            except OSError:
+                await self._ask(request, theirs.fileno())
+            except BaseException:
                 ours.close()
-                raise SandboxUnavailableError(step="zygote") from None
+                raise
         ours.setblocking(False)
         sandbox = RunningSandbox(ours, config)
         try:
@@ -149,6 +150,18 @@ class Spawner:
             sandbox.release()
             raise
         return sandbox
+
+    async def _ask(self, request: messages.Message, fd: int) -> None:
+        async with self._asking:
+            while True:
+                try:
+                    messages.send(self._control, request, [fd])
+                except BlockingIOError:
+                    await wait_writable(self._control.fileno())
+                except OSError:
+                    raise SandboxUnavailableError(step="zygote") from None
+                else:
+                    return
 
     async def close(self) -> None:
         """End the zygote. Sandboxes end with their own handles: stop them first."""

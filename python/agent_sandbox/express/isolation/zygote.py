@@ -2,7 +2,7 @@
 
 It is executed while the service still has its rights, imports all that it and its children will
 ever need, then drops to the service's user and loses the means to import. It ends when its
-control socket does, and with it ends every sandbox.
+control socket does, after the porters, whose own sockets end with the service too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import NoReturn
 from agent_sandbox.express.isolation import cgroups, kernel, messages, porter
 
 _SWEEP_MS = 200
+_LAST_SWEEPS = 50
 
 
 def main(control_fd: int, user: int | None, parents: cgroups.CgroupParents) -> NoReturn:
@@ -63,8 +64,10 @@ def _serve(control: socket.socket, parents: cgroups.CgroupParents) -> None:
     poller.register(control, select.POLLIN)
     porters: dict[int, tuple[int, str]] = {}  # pidfd -> pid and the name of its groups
     leftover: list[str] = []
-    while True:
-        for fd, _ in poller.poll(_SWEEP_MS if leftover else None):
+    last_sweeps = 0  # counted once the service is gone
+    while not last_sweeps or ((porters or leftover) and last_sweeps < _LAST_SWEEPS):
+        last_sweeps += bool(last_sweeps)
+        for fd, _ in poller.poll(_SWEEP_MS if leftover or last_sweeps else None):
             if fd in porters:
                 pid, name = porters.pop(fd)
                 poller.unregister(fd)
@@ -77,7 +80,9 @@ def _serve(control: socket.socket, parents: cgroups.CgroupParents) -> None:
                 continue
             received = messages.receive(control)
             if received is None:
-                return
+                poller.unregister(control)
+                last_sweeps = 1
+                continue
             request, fds = received
             pid = os.fork()
             if pid == 0:

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; those of the process by default.
     """
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = build_parser().parse_args(argv)
         _run(arguments)
     except _Usage as usage:
         return _fail(f"{usage} (see: {usage.prog} --help)", EXIT_USAGE)
@@ -173,7 +173,8 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"  # another name may resolve to anything
 
 
-def _parser() -> _Parser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of every command; it raises instead of ending the process."""
     parser = _Parser(
         prog="agent-sandbox",
         description="Files in and out of sandboxes, for AI agents: an MCP server and a sandbox"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+import agent_sandbox
 from agent_sandbox import cli
 from agent_sandbox.errors import EXIT_STATUS, TABLE, AgentSandboxError, Base64Error, SizeLimitError
+
+ROOT = Path(__file__).resolve().parents[1]
 
 MISTAKES = [
     ([], "say what to do: mcp or serve (see: agent-sandbox --help)"),
@@ -47,7 +52,7 @@ MISTAKES = [
 ]
 
 
-def agent_sandbox(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "agent_sandbox", *arguments],
         env={**os.environ, **extra},
@@ -74,7 +79,7 @@ def test_wrong_arguments_get_one_helpful_line_and_status_2(
 
 
 def test_the_same_holds_for_the_real_process() -> None:
-    done = agent_sandbox("mcp", "--port", "x")
+    done = command("mcp", "--port", "x")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "agent-sandbox: argument --port: a port is a whole number from 0 to 65535"
@@ -93,9 +98,13 @@ def test_help_gives_examples_and_next_steps_on_stdout(
     assert "agent-sandbox mcp" in out or "agent-sandbox serve" in out
 
 
-def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_is_one_version_in_every_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == "agent-sandbox 0.1.0\n"
+    shown = capsys.readouterr().out
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    crate = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["package"]
+    assert shown == f"agent-sandbox {project['version']}\n"
+    assert project["version"] == crate["version"] == agent_sandbox.__version__
 
 
 def test_help_and_mistakes_load_no_library() -> None:
@@ -111,7 +120,7 @@ def test_help_and_mistakes_load_no_library() -> None:
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("cls", sorted(TABLE, key=lambda cls: cls.code))
+@pytest.mark.parametrize("cls", list(TABLE))
 def test_an_error_of_ours_ends_with_its_text_and_the_status_of_its_category(
     cls: type[AgentSandboxError],
     capsys: pytest.CaptureFixture[str],
@@ -152,11 +161,9 @@ def test_an_interrupt_ends_quietly_with_130(
 
 
 def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = agent_sandbox("serve", "--port", port, "--state-dir", str(tmp_path))
+        done = command("serve", "--port", port, "--state-dir", str(tmp_path))
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "Address already in use" in done.stderr.splitlines()[-1]
@@ -166,9 +173,9 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
 def test_serve_says_where_it_listens_and_ends_quietly_on_a_signal(
     tmp_path: Path, signum: signal.Signals
 ) -> None:
-    command = [sys.executable, "-m", "agent_sandbox", "serve", "--port", "0"]
+    serve = [sys.executable, "-m", "agent_sandbox", "serve", "--port", "0"]
     with subprocess.Popen(
-        [*command, "--state-dir", str(tmp_path)],
+        [*serve, "--state-dir", str(tmp_path)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

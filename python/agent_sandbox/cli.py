@@ -13,10 +13,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from agent_sandbox import __version__
 from agent_sandbox.errors import EXIT_STATUS, AgentSandboxError
 from agent_sandbox.limits import DEFAULT_TTL_S, MAX_TTL_S
 
@@ -131,7 +131,8 @@ def _mcp(arguments: argparse.Namespace) -> None:
             f"{host} is open to others and there are no credentials yet: keep 127.0.0.1 behind an"
             " authenticating proxy, or say --insecure",
         )
-    from agent_sandbox.mcp_server.app import McpConfig, run_http, run_stdio
+    from agent_sandbox.mcp_server.app import run_http, run_stdio
+    from agent_sandbox.mcp_server.config import McpConfig
 
     config = McpConfig(
         provider=arguments.provider,
@@ -183,7 +184,9 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_Version, help="print the version and end")
+    parser.add_argument(
+        "--version", action="version", version=f"%(prog)s {__version__}", help="print the version"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_mcp(_command(commands, "mcp", "serve MCP tools over STDIO or HTTP", _MCP_EXAMPLES))
     _add_serve(_command(commands, "serve", "run the sandbox service on a port", _SERVE_EXAMPLES))
@@ -266,21 +269,6 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="listen on an address that others reach, without API keys",
     )
-
-
-class _Version(argparse.Action):
-    """Print the version of the distribution; read only when asked, since it touches the disk."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
-        super().__init__(option_strings, dest, nargs=0, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        try:
-            number = version("agent-sandbox")
-        except PackageNotFoundError:  # run from a source tree
-            number = "(not installed)"
-        print(f"agent-sandbox {number}")
-        parser.exit(0)
 
 
 def _port(text: str) -> int:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def examples(language: str) -> list[object]:
+def examples(language: str) -> list[ParameterSet]:
     found = []
     for page in PAGES:
         blocks = re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)
@@ -87,7 +88,7 @@ async def test_the_configuration_of_the_readme_gives_a_client_the_tools_that_the
             schema = tools[tool].input_schema
             named = [f"`{name}`" in explained for name in schema["properties"]]
             assert all(named), f"{page.name}: an argument of {tool} is not explained"
-            (success, _failure) = tools[tool].output_schema["oneOf"]
+            (success, _failure) = (tools[tool].output_schema or {})["oneOf"]
             fields = set(success["properties"]) - {"success", "sandbox_id", "sandbox_created"}
             shown = set(re.findall(r"`(\w+)`", explained))
             assert fields <= shown | set(schema["properties"]), f"{page.name}: {tool}"

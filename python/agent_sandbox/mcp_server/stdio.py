@@ -41,7 +41,10 @@ from agent_sandbox.mcp_server.envelopes import (
     peek_id,
 )
 
-READ_BYTES = 1_048_576
+PIPE_BYTES = 1_048_576
+"""Asked of the kernel for both pipes: the largest file passes with few wake-ups."""
+
+READ_BYTES = 262_144
 FLUSH_S = 0.5
 """Longest wait for answers that are ready when the client has closed its side."""
 
@@ -70,6 +73,9 @@ def diverted_stdio() -> Iterator[Wire]:
     reading.
     """
     wire = Wire(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3), fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3))
+    for fd in (wire.read_fd, wire.write_fd):
+        with suppress(OSError):  # it is no pipe, or the limit of this user is reached
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     null = os.open(os.devnull, os.O_RDWR)
     try:
         os.dup2(null, 0)

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from agent_sandbox import Sandbox
-from agent_sandbox.bytestream import b64decode_sha256, b64encode_sha256
+from agent_sandbox.bytestream import Sha256, b64decode, b64encode_sha256
 from agent_sandbox.errors import DeclarationError, TransferTimeoutError, UploadTimeoutError
 from agent_sandbox.limits import MAX_ENCODED_CHARS, MAX_FILE_BYTES
 from agent_sandbox.mcp_server import schemas
 from agent_sandbox.mcp_server.arguments import PathArguments, UploadArguments
 from agent_sandbox.mcp_server.tool import Call, Fields, make_tool
 from agent_sandbox.mcp_server.tools import _words
+from agent_sandbox.models import WriteInfo
 from agent_sandbox.paths import canonical_path
 
 
 async def upload_file(call: Call, arguments: UploadArguments) -> Fields:
     """Decode, compare with what was declared, and only then touch a sandbox."""
     path = canonical_path(arguments.path)
-    data, sha256 = b64decode_sha256(arguments.content_base64, max_bytes=MAX_FILE_BYTES)
-    if arguments.size_bytes not in (None, len(data)) or arguments.sha256 not in (None, sha256):
+    data = b64decode(arguments.content_base64, max_bytes=MAX_FILE_BYTES)
+    _check_declaration(arguments, data)
+
+    async def write(sandbox: Sandbox) -> WriteInfo:
+        return await sandbox.files.write(path, data)
+
+    info = await call.registry.use(call.use, arguments.sandbox_id, write, UploadTimeoutError)
+    return call.file_fields(bytes_written=info.bytes_written, sha256=info.sha256)
+
+
+def _check_declaration(arguments: UploadArguments, data: bytes) -> None:
+    if arguments.size_bytes not in (None, len(data)):
         raise DeclarationError
-
-    async def write(sandbox: Sandbox) -> None:
-        await sandbox.files.write(path, data)
-
-    await call.registry.use(call.use, arguments.sandbox_id, write, UploadTimeoutError)
-    return call.file_fields(bytes_written=len(data), sha256=sha256)
+    if arguments.sha256 is not None:  # only then: what is sent is hashed once more on its way
+        digest = Sha256()
+        digest.update(data)
+        if digest.hexdigest() != arguments.sha256:
+            raise DeclarationError
 
 
 async def download_file(call: Call, arguments: PathArguments) -> Fields:

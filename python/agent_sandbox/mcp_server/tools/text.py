@@ -15,6 +15,7 @@ from agent_sandbox.mcp_server import schemas
 from agent_sandbox.mcp_server.arguments import PathArguments, WriteArguments
 from agent_sandbox.mcp_server.tool import Call, Fields, make_tool
 from agent_sandbox.mcp_server.tools import _words
+from agent_sandbox.models import WriteInfo
 from agent_sandbox.paths import canonical_path
 
 
@@ -30,7 +31,9 @@ async def read_file(call: Call, arguments: PathArguments) -> Fields:
         content = data.decode()
     except UnicodeDecodeError:
         raise TextEncodingError from None
-    return call.file_fields(content=content, bytes_read=len(data))
+    digest = Sha256()
+    digest.update(data)
+    return call.file_fields(content=content, bytes_read=len(data), sha256=digest.hexdigest())
 
 
 async def write_file(call: Call, arguments: WriteArguments) -> Fields:
@@ -45,13 +48,11 @@ async def write_file(call: Call, arguments: WriteArguments) -> Fields:
     if len(data) > MAX_FILE_BYTES:
         raise SizeLimitError(MAX_FILE_BYTES)
 
-    async def write(sandbox: Sandbox) -> None:
-        await sandbox.files.write(path, data)
+    async def write(sandbox: Sandbox) -> WriteInfo:
+        return await sandbox.files.write(path, data)
 
-    await call.registry.use(call.use, arguments.sandbox_id, write, UploadTimeoutError)
-    digest = Sha256()
-    digest.update(data)
-    return call.file_fields(bytes_written=len(data), sha256=digest.hexdigest())
+    info = await call.registry.use(call.use, arguments.sandbox_id, write, UploadTimeoutError)
+    return call.file_fields(bytes_written=info.bytes_written, sha256=info.sha256)
 
 
 TOOLS = (
@@ -73,7 +74,11 @@ TOOLS = (
             required=("path",),
         ),
         output_schema=schemas.file_output(
-            {"content": schemas.text("The text."), "bytes_read": schemas.BYTES}
+            {
+                "content": schemas.text("The text."),
+                "bytes_read": schemas.BYTES,
+                "sha256": schemas.SHA256,
+            }
         ),
         idempotent=True,
     ),

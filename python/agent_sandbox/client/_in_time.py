@@ -14,6 +14,9 @@ from agent_sandbox.limits import CLOSE_TIMEOUT_S
 
 T = TypeVar("T")
 
+GRACE_S = 0.25
+"""Wait for a worker without a known socket: its client's own timeout strikes about now."""
+
 
 class Rescue:
     """Ends the wait of a worker whose caller has gone."""
@@ -95,7 +98,7 @@ def in_time(work: Callable[[Rescue], T], seconds: float, late: type[AgentSandbox
         raise
     if not in_good_time:
         rescue.stop()
-        done.wait(CLOSE_TIMEOUT_S if rescue.cuts else 0)
+        done.wait(CLOSE_TIMEOUT_S if rescue.cuts else GRACE_S)
         raise late
     if error:
         raise error[0]

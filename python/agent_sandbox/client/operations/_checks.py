@@ -17,6 +17,7 @@ def checked_max_bytes(max_bytes: int | None) -> int | None:
     Raises:
         TypeError: It is neither an int nor None; a bool is no size.
         ValueError: It is negative.
+        OverflowError: It is 2^64 or more.
     """
     if max_bytes is None:
         return None
@@ -24,6 +25,8 @@ def checked_max_bytes(max_bytes: int | None) -> int | None:
         raise TypeError("max_bytes must be an int or None")
     if max_bytes < 0:
         raise ValueError("max_bytes must not be negative")
+    if max_bytes >= 1 << 64:
+        raise OverflowError("max_bytes must be less than 2^64")
     return max_bytes
 
 

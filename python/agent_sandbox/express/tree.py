@@ -100,9 +100,9 @@ class Tree:
     def _make_directories(self, path: str) -> None:
         done = ""
         for name in path.strip("/").split("/"):
-            with self.open(done or "/", _DIRECTORY) as parent_fd:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=parent_fd)
+            parent = self.open(done or "/", _DIRECTORY)
+            with parent as parent_fd, contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=parent_fd)
             done = f"{done}/{name}"
 
     def stat(self, path: str) -> EntryInfo:

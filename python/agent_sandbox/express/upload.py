@@ -128,11 +128,11 @@ async def write_form(request: Request, sandbox: Sandbox, path: str | None, disk:
                 elif isinstance(event, PartEnd):
                     in_file = False
                 elif event.name == "file":
-                    if target:
-                        written.append(await target.finish())
-                    where = absolute_path((event.filename if path is None else path) or "")
                     if path is not None and target:
                         raise ArgumentError
+                    where = absolute_path((event.filename if path is None else path) or "")
+                    if target:
+                        written.append(await target.finish())
                     target = await targets.enter_async_context(
                         _Target(sandbox, where, options, disk)
                     )

@@ -19,6 +19,7 @@ const ALPHABET: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 /// What stands in the table for a symbol that has no value; every value is below 64.
 const NO_VALUE: u8 = 0xff;
 
+#[expect(clippy::indexing_slicing, reason = "evaluated at compile time")]
 const VALUES: [u8; 256] = {
     let mut values = [NO_VALUE; 256];
     let mut value = 0_u8;
@@ -197,7 +198,7 @@ fn decode_portable(text: &[u8], out: &mut [MaybeUninit<u8>]) -> Option<usize> {
         }
         let size = engine.decode_slice(piece, &mut block).ok()?;
         used += piece.len();
-        put(place, block.get(..size)?);
+        place.get_mut(..size)?.write_copy_of_slice(block.get(..size)?);
     }
     Some(used)
 }
@@ -208,15 +209,9 @@ fn encode_portable(raw: &[u8], out: &mut [MaybeUninit<u8>]) -> Option<usize> {
     let whole = raw.as_chunks::<3>().0.as_flattened();
     for (piece, place) in whole.chunks(STACK_BYTES).zip(out.chunks_mut(STACK_BYTES / 3 * 4)) {
         let size = engine.encode_slice(piece, &mut block).ok()?;
-        put(place, block.get(..size)?);
+        place.get_mut(..size)?.write_copy_of_slice(block.get(..size)?);
     }
     Some(whole.len())
-}
-
-fn put(place: &mut [MaybeUninit<u8>], bytes: &[u8]) {
-    for (slot, byte) in place.iter_mut().zip(bytes) {
-        slot.write(*byte);
-    }
 }
 
 /// Returns `out` as initialised bytes.

@@ -22,13 +22,9 @@ pub(super) enum Octets<'a, 'py> {
 impl<'a, 'py> Octets<'a, 'py> {
     /// Takes `bytes`, `bytearray`, or a contiguous `memoryview` of single bytes.
     pub(super) fn new(data: &'a Bound<'py, PyAny>, name: &str) -> PyResult<Self> {
-        match Self::known(data)? {
-            Some(octets) => Ok(octets),
-            None => {
-                let text = format!("{name} must be bytes, bytearray or memoryview");
-                Err(PyTypeError::new_err(text))
-            }
-        }
+        Self::known(data)?.ok_or_else(|| {
+            PyTypeError::new_err(format!("{name} must be bytes, bytearray or memoryview"))
+        })
     }
 
     fn known(data: &'a Bound<'py, PyAny>) -> PyResult<Option<Self>> {
@@ -86,10 +82,9 @@ impl<'a, 'py> Text<'a, 'py> {
                 PyStringData::Ucs4(points) => Self::Wide32(points),
             });
         }
-        match Octets::known(data)? {
-            Some(octets) => Ok(Self::Octets(octets)),
-            None => Err(PyTypeError::new_err("data must be str, bytes, bytearray or memoryview")),
-        }
+        Octets::known(data)?
+            .map(Self::Octets)
+            .ok_or_else(|| PyTypeError::new_err("data must be str, bytes, bytearray or memoryview"))
     }
 }
 

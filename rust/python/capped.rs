@@ -14,6 +14,7 @@ use super::{DETACH_BYTES, DETACH_HASH_BYTES, detached, hex};
 use crate::capped::Capped;
 
 /// A keyword argument for which None is a value, and a wrong one.
+#[derive(Clone, Copy)]
 struct Flag<'a, 'py>(Option<Borrowed<'a, 'py, PyAny>>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Flag<'a, 'py> {

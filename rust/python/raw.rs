@@ -61,11 +61,11 @@ pub(super) fn copy_view(_py: Python<'_>, view: &PyUntypedBuffer) -> Vec<u8> {
 }
 
 /// Makes a `bytes` of `size`; `fill` writes all of it where it succeeds.
-pub(super) fn new_bytes<'py, T>(
-    py: Python<'py>,
+pub(super) fn new_bytes<T>(
+    py: Python<'_>,
     size: usize,
     fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> Result<T, CoreError>,
-) -> Result<(Bound<'py, PyBytes>, T), CoreError> {
+) -> Result<(Bound<'_, PyBytes>, T), CoreError> {
     let mut store = BytesStore::default();
     if size > 0 {
         store.grow(size)?;
@@ -75,11 +75,11 @@ pub(super) fn new_bytes<'py, T>(
 }
 
 /// Makes an ASCII `str` of `size` symbols; `fill` writes all of it, with ASCII, where it succeeds.
-pub(super) fn new_ascii<'py, T>(
-    py: Python<'py>,
+pub(super) fn new_ascii<T>(
+    py: Python<'_>,
     size: usize,
     fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> Result<T, CoreError>,
-) -> Result<(Bound<'py, PyString>, T), CoreError> {
+) -> Result<(Bound<'_, PyString>, T), CoreError> {
     if size == 0 {
         return Ok((PyString::new(py, ""), fill(&mut [])?));
     }

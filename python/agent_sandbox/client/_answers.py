@@ -15,6 +15,7 @@ from agent_sandbox.errors import (
     FileMissingError,
     FileOperationError,
     FilePermissionError,
+    InvalidInputError,
     PathError,
     SandboxError,
     SandboxNotFoundError,
@@ -41,6 +42,7 @@ _FROM_SERVICE: dict[str, type[AgentSandboxError]] = {
         FileMissingError,
         FileOperationError,
         FilePermissionError,
+        InvalidInputError,
         PathError,
         SandboxError,
         SandboxNotFoundError,
@@ -56,6 +58,14 @@ _FROM_SERVICE: dict[str, type[AgentSandboxError]] = {
 }
 """The codes a service may speak of. The others are made on this side, or need attributes that an
 answer does not carry: those fall back to the status."""
+
+
+def named_error(head: Head) -> type[AgentSandboxError] | None:
+    """Return the error whose code our own services put beside an answer, if it is a known one."""
+    for code in head.headers.get_list(headers.ERROR_CODE):
+        if code in _FROM_SERVICE:
+            return _FROM_SERVICE[code]
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +88,8 @@ class Failures:
         """
         if head.status in good:
             return
-        if head.status >= 400:
-            for code in head.headers.get_list(headers.ERROR_CODE):
-                if known := _FROM_SERVICE.get(code):
-                    raise known
+        if head.status >= 400 and (named := named_error(head)):
+            raise named
         raise self.by_status.get(head.status, self.other)
 
 

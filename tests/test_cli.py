@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
+import select
 import signal
+import socket
 import subprocess
 import sys
+import tomllib
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+import agent_sandbox
 from agent_sandbox import cli
 from agent_sandbox.errors import EXIT_STATUS, TABLE, AgentSandboxError, Base64Error, SizeLimitError
+
+ROOT = Path(__file__).resolve().parents[1]
 
 MISTAKES = [
     ([], "say what to do: mcp or serve (see: agent-sandbox --help)"),
@@ -40,14 +48,14 @@ MISTAKES = [
     (["mcp", "--ttl", "86401"], "a whole number of seconds from 1 to 86400"),
     (["mcp", "--ttl", "1.5"], "a whole number of seconds from 1 to 86400"),
     (["mcp", "--provider", "cloud"], "invalid choice: 'cloud'"),
-    (["serve", "--host", "0.0.0.0"], "give --api-key-file, or say --insecure"),
+    (["serve", "--host", "0.0.0.0", "--port", "0"], "The address is open to others"),
     (["serve", "--port", "http"], "a whole number from 0 to 65535"),
     (["serve", "--transport", "http"], "unrecognized arguments"),
     (["a\nb\x1b[31m\u202e"], "invalid choice"),
 ]
 
 
-def agent_sandbox(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "agent_sandbox", *arguments],
         env={**os.environ, **extra},
@@ -74,7 +82,7 @@ def test_wrong_arguments_get_one_helpful_line_and_status_2(
 
 
 def test_the_same_holds_for_the_real_process() -> None:
-    done = agent_sandbox("mcp", "--port", "x")
+    done = command("mcp", "--port", "x")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "agent-sandbox: argument --port: a port is a whole number from 0 to 65535"
@@ -93,9 +101,13 @@ def test_help_gives_examples_and_next_steps_on_stdout(
     assert "agent-sandbox mcp" in out or "agent-sandbox serve" in out
 
 
-def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_is_one_version_in_every_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == "agent-sandbox 0.1.0\n"
+    shown = capsys.readouterr().out
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    crate = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["package"]
+    assert shown == f"agent-sandbox {project['version']}\n"
+    assert project["version"] == crate["version"] == agent_sandbox.__version__
 
 
 def test_help_and_mistakes_load_no_library() -> None:
@@ -111,7 +123,7 @@ def test_help_and_mistakes_load_no_library() -> None:
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("cls", sorted(TABLE, key=lambda cls: cls.code))
+@pytest.mark.parametrize("cls", list(TABLE))
 def test_an_error_of_ours_ends_with_its_text_and_the_status_of_its_category(
     cls: type[AgentSandboxError],
     capsys: pytest.CaptureFixture[str],
@@ -152,11 +164,9 @@ def test_an_interrupt_ends_quietly_with_130(
 
 
 def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = agent_sandbox("serve", "--port", port, "--state-dir", str(tmp_path))
+        done = command("serve", "--port", port, "--state-dir", str(tmp_path))
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "Address already in use" in done.stderr.splitlines()[-1]
@@ -166,18 +176,21 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
 def test_serve_says_where_it_listens_and_ends_quietly_on_a_signal(
     tmp_path: Path, signum: signal.Signals
 ) -> None:
-    command = [sys.executable, "-m", "agent_sandbox", "serve", "--port", "0"]
+    serve = [sys.executable, "-m", "agent_sandbox", "serve", "--port", "0"]
     with subprocess.Popen(
-        [*command, "--state-dir", str(tmp_path)],
+        [*serve, "--state-dir", str(tmp_path)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stderr is not None
-        first = process.stderr.readline()
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], 30)[0], "it says nothing"
+        first = process.stdout.readline()
+        with urllib.request.urlopen(f"{first.strip()}/health", timeout=30) as answer:  # noqa: S310 - its own URL
+            assert answer.status == 204
         process.send_signal(signum)
         rest = process.communicate(timeout=30)[1]
-    assert "http://127.0.0.1:" in first
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+\n", first)
     assert "Traceback" not in rest
     assert process.returncode in {0, 130, 143}

@@ -98,7 +98,8 @@ def test_a_category_has_one_exit_status_and_none_is_taken_twice() -> None:
 
 @pytest.mark.parametrize("page", DOCS, ids=["English", "Chinese"])
 def test_the_page_of_errors_shows_the_table_row_for_row(page: Path) -> None:
-    shown = re.findall(r"^\| (`E\d{4}` \| .*?) \|(?: [^|]* \|)?$", page.read_text("utf-8"), re.M)
+    lines = re.findall(r"^\| (`E\d{4}` .*) \|$", page.read_text("utf-8"), re.M)
+    shown = [" | ".join(line.split(" | ")[:7]) for line in lines]  # Chinese has an eighth column
     assert shown == [
         f"`{row.code}` | `{cls.__name__}` | `{row.category}` | {row.http_status}"
         f" | {row.exit_status} | {'yes' if row.retry_may_help else 'no'} | {row.text}"

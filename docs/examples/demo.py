@@ -26,19 +26,24 @@ MAX_FILE_BYTES = 1_048_576
 ROOT = Path(__file__).resolve().parents[2]
 
 
+class ToolFailedError(Exception):
+    """A tool answered with an error."""
+
+
 def step(text: str) -> None:
     """Print one line of progress."""
     print(f"  {text}", flush=True)
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> tuple[dict[str, Any], float]:
-    """Call a tool and return its result and the milliseconds it took; a failure ends the demo."""
+    """Call a tool and return its result and the milliseconds it took; raise if it failed."""
     began = time.perf_counter()
     answer = await client.call_tool(tool, arguments)
     took_ms = (time.perf_counter() - began) * 1000
     result = answer.structured_content or {}
     if answer.is_error:
-        raise SystemExit(f"{tool} failed: {json.dumps(result)}")
+        print(f"  {tool} failed: {json.dumps(result)}", file=sys.stderr)
+        raise ToolFailedError
     return result, took_ms
 
 
@@ -102,7 +107,12 @@ def main() -> int:
     if not file.is_file() or file.stat().st_size > MAX_FILE_BYTES:
         print(f"demo: {file} is not a file of at most {MAX_FILE_BYTES:,} bytes", file=sys.stderr)
         return 2
-    return 0 if anyio.run(demo, file.name, file.read_bytes()) else 1
+    agree = False
+    try:
+        agree = anyio.run(demo, file.name, file.read_bytes())
+    except* ToolFailedError:  # the client's task group wraps what happens inside it
+        pass
+    return 0 if agree else 1
 
 
 if __name__ == "__main__":

@@ -186,11 +186,6 @@ def box(request: pytest.FixtureRequest, public_base: Path) -> Iterator[Box]:
 
 
 @pytest.fixture
-def hand_over() -> Callable[[str], None]:
-    return give_to_service
-
-
-@pytest.fixture
 async def spawner() -> AsyncIterator[Spawner]:
     made = Spawner.launch(user=SERVICE_USER if ROOT else None)
     yield made
@@ -198,15 +193,26 @@ async def spawner() -> AsyncIterator[Spawner]:
 
 
 @pytest.fixture
-def directory(public_base: Path) -> str:
-    path = tempfile.mkdtemp(dir=public_base)
-    prepare_directory(path)
-    give_to_service(path)
-    return path
+def make_directory(public_base: Path) -> Callable[[], int]:
+    def make() -> int:
+        path = tempfile.mkdtemp(dir=public_base)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        prepare_directory(fd)
+        give_to_service(path)
+        return fd
+
+    return make
 
 
 @pytest.fixture
-async def sandbox(spawner: Spawner, directory: str) -> AsyncIterator[RunningSandbox]:
+def directory(make_directory: Callable[[], int]) -> Iterator[int]:
+    fd = make_directory()
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+async def sandbox(spawner: Spawner, directory: int) -> AsyncIterator[RunningSandbox]:
     made = await spawner.start(SandboxConfig(directory))
     yield made
     await made.stop()

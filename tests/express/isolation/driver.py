@@ -48,9 +48,13 @@ class Driver:
 
     async def start(self, name: str, directory: str, **options: Any) -> dict[str, Any]:
         limits = Limits(**options.pop("limits", {}))
-        prepare_directory(directory)
-        config = SandboxConfig(directory, limits=limits, **options)
-        self.sandboxes[name] = await self.spawner.start(config)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        prepare_directory(fd)
+        config = SandboxConfig(fd, limits=limits, **options)
+        try:
+            self.sandboxes[name] = await self.spawner.start(config)
+        finally:
+            os.close(fd)
         return {}
 
     async def run(self, name: str, argv: list[str], **options: Any) -> dict[str, Any]:

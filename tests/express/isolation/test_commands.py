@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import socket
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from agent_sandbox.express.isolation import (
     RunningSandbox,
     SandboxConfig,
     Spawner,
-    prepare_directory,
 )
 from agent_sandbox.express.isolation import (
     spawner as spawner_module,
@@ -208,7 +206,7 @@ async def test_a_command_that_forks_and_leaves_lives_until_the_sandbox_ends(
     assert await output(await sandbox.spawn(["/bin/sh", "-c", gone])) == "none\n"
 
 
-async def test_a_stopped_sandbox_has_no_process_left(spawner: Spawner, directory: str) -> None:
+async def test_a_stopped_sandbox_has_no_process_left(spawner: Spawner, directory: int) -> None:
     before = descriptors()
     sandbox = await spawner.start(SandboxConfig(directory))
     process = await sandbox.spawn(["/bin/sh", "-c", "setsid sleep 300 & echo up; wait"])
@@ -226,17 +224,21 @@ async def test_a_stopped_sandbox_has_no_process_left(spawner: Spawner, directory
     assert descriptors() == before
 
 
-async def test_a_sandbox_that_cannot_come_up_says_where_it_stopped(spawner: Spawner) -> None:
+async def test_a_sandbox_that_cannot_come_up_says_where_it_stopped(
+    spawner: Spawner, tmp_path: Path
+) -> None:
+    empty = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     with pytest.raises(SandboxUnavailableError) as caught:
-        await spawner.start(SandboxConfig("/nowhere/at/all"))
+        await spawner.start(SandboxConfig(empty))
+    os.close(empty)
     assert vars(caught.value)["step"] == "directory"
 
 
 async def test_a_directory_with_links_for_mount_points_is_refused(
-    spawner: Spawner, directory: str, tmp_path: Path
+    spawner: Spawner, directory: int, tmp_path: Path
 ) -> None:
-    os.rmdir(f"{directory}/dev")
-    os.symlink(tmp_path, f"{directory}/dev")
+    os.rmdir("dev", dir_fd=directory)
+    os.symlink(tmp_path, "dev", dir_fd=directory)
     with pytest.raises(SandboxUnavailableError) as caught:
         await spawner.start(SandboxConfig(directory))
     assert vars(caught.value)["step"] == "directory"
@@ -244,7 +246,7 @@ async def test_a_directory_with_links_for_mount_points_is_refused(
 
 
 async def test_what_bubblewrap_says_stays_out_of_the_message(
-    spawner: Spawner, directory: str, monkeypatch: pytest.MonkeyPatch
+    spawner: Spawner, directory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spawner_module, "find_bubblewrap", lambda: "/bin/false")
     with pytest.raises(SandboxUnavailableError) as caught:
@@ -253,15 +255,14 @@ async def test_what_bubblewrap_says_stays_out_of_the_message(
 
 
 async def test_sixty_sandboxes_at_once_come_up_and_go(
-    spawner: Spawner, public_base: Path, hand_over: Callable[[str], None]
+    spawner: Spawner, make_directory: Callable[[], int]
 ) -> None:
     before = descriptors()
 
     async def one() -> str:
-        path = tempfile.mkdtemp(dir=public_base)
-        prepare_directory(path)
-        hand_over(path)
-        sandbox = await spawner.start(SandboxConfig(path), deadline_s=60)
+        fd = make_directory()
+        sandbox = await spawner.start(SandboxConfig(fd), deadline_s=60)
+        os.close(fd)
         try:
             return await output(await sandbox.spawn(["echo", "up"]))
         finally:
@@ -272,7 +273,7 @@ async def test_sixty_sandboxes_at_once_come_up_and_go(
 
 
 async def test_the_hosts_network_is_there_only_when_it_is_allowed(
-    spawner: Spawner, directory: str
+    spawner: Spawner, directory: int
 ) -> None:
     sandbox = await spawner.start(SandboxConfig(directory, network=True))
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -283,18 +284,19 @@ async def test_the_hosts_network_is_there_only_when_it_is_allowed(
 
 
 async def test_without_bubblewrap_commands_are_unsupported(
-    spawner: Spawner, directory: str, monkeypatch: pytest.MonkeyPatch
+    spawner: Spawner, directory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spawner_module, "find_bubblewrap", lambda: None)
     with pytest.raises(UnsupportedError):
         await spawner.start(SandboxConfig(directory))
     sandbox = await spawner.start(SandboxConfig(directory, kind="none"))
-    assert await output(await sandbox.spawn(["pwd"])) == f"{directory}/home/user\n"
+    path = os.readlink(f"/proc/self/fd/{directory}")
+    assert await output(await sandbox.spawn(["pwd"])) == f"{path}/home/user\n"
     await sandbox.stop()
 
 
 async def test_without_isolation_the_environment_is_clean_and_the_end_complete(
-    spawner: Spawner, directory: str, monkeypatch: pytest.MonkeyPatch
+    spawner: Spawner, directory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SERVICE_SECRET", "canary")
     sandbox = await spawner.start(SandboxConfig(directory, kind="none"))
@@ -317,7 +319,7 @@ def test_a_root_service_must_drop(monkeypatch: pytest.MonkeyPatch, user: int | N
 
 
 async def test_the_zygote_shows_no_arguments_and_ends_with_the_service(
-    spawner: Spawner, directory: str
+    spawner: Spawner, directory: int
 ) -> None:
     zygote = Path(f"/proc/{spawner._process.pid}")
     await (await spawner.start(SandboxConfig(directory))).stop()  # so it is past its beginning
@@ -327,3 +329,20 @@ async def test_the_zygote_shows_no_arguments_and_ends_with_the_service(
     await spawner.close()
     assert spawner._process.returncode == 0
     assert not spawner.alive
+
+
+async def test_the_way_to_the_directory_may_be_closed(
+    spawner: Spawner, directory: int, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    os.rename(os.readlink(f"/proc/self/fd/{directory}"), closed / "root")
+    closed.chmod(0)  # for a plain user; the user of a root service cannot pass tmp_path anyway
+    sandbox = await spawner.start(SandboxConfig(directory))
+    try:
+        script = "echo in > f; cat ~/f; ls -d /home; ls -a /mnt"
+        shown = await output(await sandbox.spawn(["/bin/sh", "-c", script]))
+        assert shown == "in\n/home\n"
+    finally:
+        await sandbox.stop()
+        closed.chmod(0o700)

@@ -119,7 +119,7 @@ FILES_BOMB = "i=0; while [ $i -lt 40000 ]; do : > f$i; i=$((i+1)); done"
 
 
 @pytest.mark.parametrize("bomb", [DISK_BOMB, FILES_BOMB])
-async def test_a_disk_or_inode_bomb_is_stopped(spawner: Spawner, directory: str, bomb: str) -> None:
+async def test_a_disk_or_inode_bomb_is_stopped(spawner: Spawner, directory: int, bomb: str) -> None:
     limits = Limits(disk_bytes=3 * MIB, files=500)
     sandbox = await spawner.start(SandboxConfig(directory, limits=limits))
     try:
@@ -137,7 +137,7 @@ async def test_a_sandbox_that_eats_the_hosts_last_room_is_stopped(
     assert await until_killed(sandbox, DISK_BOMB, reserve_bytes=2**62) == -9
 
 
-async def test_the_watch_ends_with_its_sandbox(spawner: Spawner, directory: str) -> None:
+async def test_the_watch_ends_with_its_sandbox(spawner: Spawner, directory: int) -> None:
     before = descriptors()
     sandbox = await spawner.start(SandboxConfig(directory))
     watching = asyncio.create_task(watch_disk(sandbox))

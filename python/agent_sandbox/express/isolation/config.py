@@ -15,14 +15,16 @@ class SandboxConfig:
     """What one running sandbox is made of.
 
     Attributes:
-        directory: Its `/`; absolute, owned by the service's user, all ancestors searchable by
-            it. The path shows in the sandbox's /proc/self/mountinfo: choose one that says nothing.
+        directory_fd: Its `/`, owned by the service's user, made by `prepare_directory`; stays the
+            caller's, who may close it once the sandbox is up. The ancestors need not be
+            searchable. Its path in its file system shows in the sandbox's /proc/self/mountinfo:
+            choose one that says nothing.
         kind: `bubblewrap`, or `none` for no isolation at all (the operator's explicit wish).
         network: True shares the host's network, loopback services and abstract sockets included.
         limits: Its bounds.
     """
 
-    directory: str
+    directory_fd: int
     kind: Kind = "bubblewrap"
     network: bool = False
     limits: Limits = field(default_factory=Limits)

@@ -30,6 +30,7 @@ _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x2008_0522
 _LAST_CAPABILITY = 63
+_MS_BIND_RECURSIVELY = 0x1000 | 0x4000
 _SYS_CLOSE_RANGE, _SYS_OPENAT2 = 436, 437  # the same numbers on x86_64 and aarch64
 _RESOLVE_NO_XDEV, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 0x01, 0x04, 0x08
 _EINVAL = 22
@@ -37,6 +38,15 @@ _EINVAL = 22
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
 _prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+_unshare = _libc.unshare
+_mount = _libc.mount
+_mount.argtypes = [
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_ulong,
+    ctypes.c_void_p,
+]
 _setns = _libc.setns
 _setns.argtypes = [ctypes.c_int, ctypes.c_int]
 _capset = _libc.capset
@@ -93,6 +103,16 @@ def allow_tracing() -> None:
 def become_subreaper() -> None:
     """Become the parent of every orphaned descendant (prctl(2), PR_SET_CHILD_SUBREAPER)."""
     _check(_prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def leave_namespaces(kinds: int) -> None:
+    """Go on in new namespaces (unshare(2))."""
+    _check(_unshare(kinds))
+
+
+def bind_mount(source: bytes, target: bytes) -> None:
+    """Let `target` show the tree at `source`, with the mounts below it (mount(2))."""
+    _check(_mount(source, target, None, _MS_BIND_RECURSIVELY, None))
 
 
 def enter_namespaces(pidfd: int, kinds: int) -> None:

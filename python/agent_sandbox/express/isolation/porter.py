@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import select
 import signal
@@ -26,12 +25,11 @@ from agent_sandbox.express.isolation import (
     kernel,
     messages,
     processes,
-    rootfs,
     seccomp,
 )
+from agent_sandbox.express.isolation.bubblewrap import StartError, start_bubblewrap
 from agent_sandbox.express.isolation.limits import Limits, resource_limits
 
-_START_MS = 10_000
 _END_MS = 5_000
 _WATCH_MS = 250
 _NAMESPACES = (
@@ -44,12 +42,17 @@ _NAMESPACES = (
 )
 
 
-class StartError(Exception):
-    """The sandbox did not come up: the step, and what bubblewrap said."""
+def main(
+    sock: socket.socket, directory: int, request: dict[str, Any], parents: cgroups.CgroupParents
+) -> NoReturn:
+    """Bring the sandbox up, serve it until it ends, and exit; never returns.
 
-
-def main(sock: socket.socket, request: dict[str, Any], parents: cgroups.CgroupParents) -> NoReturn:
-    """Bring the sandbox up, serve it until it ends, and exit; never returns."""
+    Args:
+        sock: Messages with Express.
+        directory: Descriptor of the sandbox's directory.
+        request: What Express said about the sandbox.
+        parents: Where the sandbox's control groups go.
+    """
     try:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         kernel.die_with_parent(signal.SIGKILL)
@@ -64,11 +67,10 @@ def main(sock: socket.socket, request: dict[str, Any], parents: cgroups.CgroupPa
         _prefer_for_oom()
         watched = limits.memory_bytes if "memory" not in held else None
         if request["kind"] == "bubblewrap":
-            served = _enter(sock, request)
+            served = _enter(sock, directory, request)
         else:
             kernel.become_subreaper()
-            root = os.open(request["directory"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            served = Porter(sock, root, None, own_processes=os.getpid())
+            served = Porter(sock, directory, None, own_processes=os.getpid())
         served.limits = resource_limits(
             limits, own_user_namespace=served.own_processes is None, cgroups=held
         )
@@ -96,68 +98,18 @@ def _prefer_for_oom() -> None:
             os.close(fd)
 
 
-def _enter(sock: socket.socket, request: dict[str, Any]) -> Porter:
-    bubblewrap, child = _start_bubblewrap(request)
+def _enter(sock: socket.socket, directory: int, request: dict[str, Any]) -> Porter:
+    network = bool(request["network"])
+    bubblewrap, child = start_bubblewrap(request["bubblewrap"], directory, network=network)
+    os.close(directory)
     first = os.pidfd_open(child)
     kernel.forbid_tracing()
-    network = bool(request["network"])
     kernel.enter_namespaces(first, _NAMESPACES | (0 if network else kernel.CLONE_NEWNET))
     os.chdir("/")
     kernel.drop_privileges()
     kernel.install_seccomp(seccomp.build_filter())
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     return Porter(sock, root, first, bubblewrap=bubblewrap)
-
-
-def _start_bubblewrap(request: dict[str, Any]) -> tuple[int, int]:
-    """Return bubblewrap's pid and that of the sandbox's pid 1, once everything stands."""
-    if not rootfs.is_prepared(request["directory"]):
-        raise StartError("directory")
-    ready_r, ready_w = _high_pipe()
-    error_r, error_w = _high_pipe()
-    info_r, info_w = _high_pipe()
-    filter_r, filter_w = _high_pipe()
-    program = seccomp.build_filter()
-    os.write(filter_w, program)  # far below the capacity of a pipe
-    os.close(filter_w)
-    arguments = rootfs.bubblewrap_arguments(
-        request["directory"], network=bool(request["network"]), info_fd=3, seccomp_fd=4
-    )
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_DUP2, ready_w, 1),
-        (os.POSIX_SPAWN_DUP2, error_w, 2),
-        (os.POSIX_SPAWN_DUP2, info_w, 3),
-        (os.POSIX_SPAWN_DUP2, filter_r, 4),
-    ]
-    pid = os.posix_spawn(
-        request["bubblewrap"],
-        ["bwrap", *arguments],
-        {},
-        file_actions=actions,
-        setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXFSZ],
-    )
-    messages.close_all([ready_w, error_w, info_w, filter_r])
-    poller = select.poll()
-    poller.register(ready_r, select.POLLIN)
-    ready = poller.poll(_START_MS) and os.read(ready_r, 1)
-    if not ready:
-        os.set_blocking(error_r, False)
-        said = b""
-        with contextlib.suppress(BlockingIOError):
-            said = os.read(error_r, 500)
-        raise StartError(said.decode(errors="replace").strip() or "bubblewrap")
-    child = int(json.loads(os.read(info_r, 4096))["child-pid"])
-    messages.close_all([ready_r, error_r, info_r])
-    return pid, child
-
-
-def _high_pipe() -> tuple[int, int]:
-    # Above the numbers that bubblewrap is given, so that no dup2 overwrites another's source.
-    low = os.pipe2(os.O_CLOEXEC)
-    high = [command.duplicate_high(fd) for fd in low]
-    messages.close_all(list(low))
-    return high[0], high[1]
 
 
 class Porter:

@@ -7,6 +7,7 @@ the same ones. Over it lie the host's usr (read-only), a fresh proc, and a small
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 
@@ -64,32 +65,36 @@ ENVIRONMENT = {
 """Every variable that a command has unless its caller adds some."""
 
 
-def prepare_directory(directory: str) -> None:
-    """Make the tree of a new sandbox in `directory`, which exists and is empty or partly made.
+def prepare_directory(directory_fd: int) -> None:
+    """Make the tree of a new sandbox in an empty or partly prepared directory.
 
-    Idempotent. Run it as the user who will run the sandbox, before anything runs in it: it
-    follows links that stand in the directory.
+    Idempotent. Run it as the user who will run the sandbox, before anything of the sandbox's
+    can stand in it: it follows links.
     """
     for name, mode in _DIRECTORIES:
-        path = os.path.join(directory, name)
-        os.makedirs(path, exist_ok=True)
-        os.chmod(path, mode)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=directory_fd)
+        os.chmod(name, mode, dir_fd=directory_fd)
     for name in _LINKS:
-        path = os.path.join(directory, name)
-        if os.path.isdir(f"/usr/{name}") and not os.path.lexists(path):
-            os.symlink(f"usr/{name}", path)
+        if os.path.isdir(f"/usr/{name}"):
+            with contextlib.suppress(FileExistsError):
+                os.symlink(f"usr/{name}", name, dir_fd=directory_fd)
     for name, content in _ETC.items():
-        path = os.path.join(directory, "etc", name)
-        if not os.path.lexists(path):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(content)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with contextlib.suppress(FileExistsError):
+            fd = os.open(f"etc/{name}", flags, 0o644, dir_fd=directory_fd)
+            try:
+                os.write(fd, content.encode())
+            finally:
+                os.close(fd)
 
 
-def is_prepared(directory: str) -> bool:
+def is_prepared(directory_fd: int) -> bool:
     """Whether the mount points are real directories, and no links that lead bubblewrap astray."""
     try:
         return all(
-            stat.S_ISDIR(os.lstat(os.path.join(directory, name)).st_mode) for name in _MOUNT_POINTS
+            stat.S_ISDIR(os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_mode)
+            for name in _MOUNT_POINTS
         )
     except OSError:
         return False

@@ -145,7 +145,7 @@ class RunningSandbox:
     def _environment(self) -> dict[str, str]:
         if self.config.kind == "bubblewrap":
             return dict(rootfs.ENVIRONMENT)
-        home = self.config.directory + rootfs.HOME
+        home = os.readlink(f"/proc/self/fd/{self.root_fd}") + rootfs.HOME
         return {**rootfs.ENVIRONMENT, "HOME": home, "PWD": home}
 
     def _send(self, message: messages.Message, fds: list[int] | None = None) -> None:

@@ -41,7 +41,7 @@ for name, path in {stand_ins!r}:
     module.__path__ = [path]
     sys.modules[name] = module
 from agent_sandbox.express.isolation import cgroups, zygote
-zygote.main({control}, {user!r}, cgroups.CgroupParents({version}, {directories!r}))
+zygote.main({control}, {identity!r}, cgroups.CgroupParents({version}, {directories!r}))
 """
 
 
@@ -60,14 +60,17 @@ class Spawner:
         self.parents = cgroups.CgroupParents()
 
     @classmethod
-    def launch(cls, *, user: int | None = None, use_cgroups: bool = True) -> Spawner:
+    def launch(
+        cls, *, user: int | None = None, group: int | None = None, use_cgroups: bool = True
+    ) -> Spawner:
         """Start the zygote; its interpreter comes up (50 ms) while this returns.
 
         Call it before rights are dropped, since the interpreter may lie where the later user
         cannot read.
 
         Args:
-            user: Numeric user and group that the zygote drops to. Needed as root.
+            user: Numeric user that the zygote drops to. Needed as root.
+            group: Its numeric group; by default the same number.
             use_cgroups: Whether control groups are claimed where the machine allows it.
 
         Raises:
@@ -75,6 +78,7 @@ class Spawner:
         """
         if os.geteuid() == 0 and not user:
             raise ConfigError
+        identity = (user, user if group is None else group) if user else None
         parents = cgroups.claim_parents(user) if use_cgroups else cgroups.CgroupParents()
         ours, theirs = messages.open_pair()
         stand_ins = [
@@ -85,7 +89,7 @@ class Spawner:
         program = _BOOTSTRAP.format(
             stand_ins=stand_ins,
             control=theirs.fileno(),
-            user=user,
+            identity=identity,
             version=parents.version,
             directories=parents.directories,
         )
@@ -125,7 +129,6 @@ class Spawner:
         request = {
             "name": name,
             "kind": config.kind,
-            "directory": config.directory,
             "network": config.network,
             "limits": config.limits.as_message(),
             "bubblewrap": bubblewrap,
@@ -133,7 +136,7 @@ class Spawner:
         ours, theirs = messages.open_pair()
         with theirs:
             try:
-                await self._ask(request, theirs.fileno())
+                await self._ask(request, [theirs.fileno(), config.directory_fd])
             except BaseException:
                 ours.close()
                 raise
@@ -151,11 +154,11 @@ class Spawner:
             raise
         return sandbox
 
-    async def _ask(self, request: messages.Message, fd: int) -> None:
+    async def _ask(self, request: messages.Message, fds: list[int]) -> None:
         async with self._asking:
             while True:
                 try:
-                    messages.send(self._control, request, [fd])
+                    messages.send(self._control, request, fds)
                 except BlockingIOError:
                     await wait_writable(self._control.fileno())
                 except OSError:

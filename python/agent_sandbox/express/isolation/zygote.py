@@ -22,18 +22,22 @@ _SWEEP_MS = 200
 _LAST_SWEEPS = 50
 
 
-def main(control_fd: int, user: int | None, parents: cgroups.CgroupParents) -> NoReturn:
+def main(
+    control_fd: int, identity: tuple[int, int] | None, parents: cgroups.CgroupParents
+) -> NoReturn:
     """Serve fork requests on the control socket until its other end is closed.
 
     Args:
-        control_fd: Socket for messages; each names a sandbox and carries its porter's socket.
-        user: Numeric user and group to become, or None to stay who we are.
+        control_fd: Socket for messages; each is about one sandbox, and carries its porter's socket
+            and its directory.
+        identity: Numeric user and group to become, or None to stay who we are.
         parents: Where the sandboxes' control groups go.
     """
     kernel.hide_arguments("sandbox")
-    if user is not None:
+    if identity is not None:
+        user, group = identity
         os.setgroups([])
-        os.setresgid(user, user, user)
+        os.setresgid(group, group, group)
         os.setresuid(user, user, user)
     os.umask(0o022)
     os.chdir("/")
@@ -89,7 +93,7 @@ def _serve(control: socket.socket, parents: cgroups.CgroupParents) -> None:
                 control.close()
                 for other in porters:
                     os.close(other)
-                porter.main(socket.socket(fileno=fds[0]), request, parents)
+                porter.main(socket.socket(fileno=fds[0]), fds[1], request, parents)
             messages.close_all(fds)
             pidfd = os.pidfd_open(pid)
             porters[pidfd] = (pid, request["name"])

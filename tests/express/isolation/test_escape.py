@@ -74,6 +74,11 @@ def test_the_system_is_read_only(box: Box, path: str) -> None:
     assert "Read-only" in box.run("touch", path)["err"]
 
 
+@pytest.mark.parametrize("name", ["keys", "key-users", "kcore", "timer_list"])
+def test_what_proc_tells_of_the_host_is_closed(box: Box, name: str) -> None:
+    assert box.run("cat", f"/proc/{name}")["code"] != 0
+
+
 def test_no_new_namespace_and_no_mount(box: Box) -> None:
     for argv in (
         ["unshare", "--user", "true"],

@@ -12,7 +12,14 @@ from typing import NoReturn
 from agent_sandbox.express.isolation import command, kernel, messages, rootfs, seccomp
 
 _START_MS = 10_000
-_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXFSZ)
+_SIGNALS = (
+    signal.SIGCHLD,
+    signal.SIGPIPE,
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGXFSZ,
+)
 _MEETING_POINTS = ("/mnt", "/srv", "/tmp")  # noqa: S108 - mounted over in a namespace of its own
 _EXIT_NOT_RUN = 127
 

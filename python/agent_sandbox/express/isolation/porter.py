@@ -54,7 +54,6 @@ def main(
         parents: Where the sandbox's control groups go.
     """
     try:
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         kernel.die_with_parent(signal.SIGKILL)
         limits = Limits(**request["limits"])
         held = parents.controllers

@@ -46,6 +46,8 @@ _HOST_ETC = (  # harmless, and programs in usr do not work without them
     "/etc/ld.so.cache",
     "/etc/ssl/certs",
 )
+_MASKED = ("/proc/keys", "/proc/key-users", "/proc/kcore", "/proc/timer_list", "/proc/sched_debug")
+"""What tells of the host in every proc; a device file on a nodev mount opens for nobody."""
 _NETWORK_ETC = ("/etc/resolv.conf",)
 
 # pid 1 only waits. It ignores SIGCHLD, so that the kernel reaps orphans by itself; from inside it
@@ -119,6 +121,9 @@ def bubblewrap_arguments(
     ]
     for path in (*_HOST_ETC, *(_NETWORK_ETC if network else ())):
         arguments += ["--ro-bind-try", path, path]
+    for path in _MASKED:
+        if os.path.exists(path):
+            arguments += ["--ro-bind", "/dev/null", path]
     if network:
         arguments.append("--share-net")
     arguments += ["--info-fd", str(info_fd), "--seccomp", str(seccomp_fd), "--chdir", "/"]

@@ -42,6 +42,7 @@ class RunningSandbox:
         self._waiting: dict[int, asyncio.Future[list[int]]] = {}
         self._running: dict[int, Process] = {}
         self._early: dict[int, int] = {}
+        self._disowned: set[int] = set()
         # Waiting for room in the socket; the descriptors stay open until the answer has come.
         self._outbox: list[tuple[messages.Message, list[int]]] = []
         self._loop.add_reader(sock, self._on_readable)
@@ -105,7 +106,7 @@ class RunningSandbox:
                 process.kill_tree()
                 process.close()
             elif answer.done() and not answer.cancelled() and answer.exception() is None:
-                messages.close_all(answer.result())
+                self._disown(number, answer.result())
             raise
         finally:
             pipes.close()
@@ -191,23 +192,34 @@ class RunningSandbox:
             if waiting is not None and not waiting.done():
                 waiting.set_result(fds)
                 return
-            if fds:  # its caller was cancelled: nobody will ever own it
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(fds[0], signal.SIGKILL)
+            self._disown(int(event["id"]), fds)
+            return
         elif kind == "refused":
             waiting = self._waiting.pop(int(event["id"]), None)
             if waiting is not None and not waiting.done():
                 waiting.set_exception(SandboxUnavailableError(errno=event.get("errno")))
         elif kind == "exited":
-            process = self._running.pop(int(event["id"]), None)
-            if process is not None:
-                process.finish(int(event["code"]))
-            else:
-                self._early[int(event["id"])] = int(event["code"])
+            self._on_exit(int(event["id"]), int(event["code"]))
         elif kind == "failed" and not self.ready.done():
             self.ready.set_exception(
                 SandboxUnavailableError(step=event.get("step"), errno=event.get("errno"))
             )
+        messages.close_all(fds)
+
+    def _on_exit(self, number: int, code: int) -> None:
+        process = self._running.pop(number, None)
+        if process is not None:
+            process.finish(code)
+        elif number in self._disowned:
+            self._disowned.discard(number)
+        else:  # said in the same breath as its start, of which the caller has not woken up yet
+            self._early[number] = code
+
+    def _disown(self, number: int, fds: list[int]) -> None:
+        """End a command whose caller was cancelled before it could own it."""
+        if self._early.pop(number, None) is None:
+            self._disowned.add(number)
+            self._kill(fds[0])
         messages.close_all(fds)
 
     def disconnect(self) -> None:

@@ -1,9 +1,10 @@
 """Express's side: one zygote for the service, one porter for each sandbox, commands in them.
 
 How a command starts, and why so: the porter has entered the sandbox once and forks each command
-from itself, so a command costs one fork and one exec; entering anew for each one (setns for
-every namespace in a fresh process) took several times as long. No helper program is needed
-inside, so sandboxes need nothing but a shell, and wheels carry no second binary.
+from itself, so a command costs one fork and one exec. Entering anew for each one takes up to twice
+as long, a bubblewrap for each three times (`benches/bench_isolation.py`), and neither would leave
+the exit status to a parent that nobody inside can see. A helper program inside would be in reach
+of the commands, and need an interpreter there or a second binary in the wheel.
 """
 
 from __future__ import annotations

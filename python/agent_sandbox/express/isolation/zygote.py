@@ -7,6 +7,7 @@ control socket does, after the porters, whose own sockets end with the service t
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
@@ -43,6 +44,9 @@ def main(
     os.chdir("/")
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)  # our end is the end of the socket, not a Ctrl-C
+    # What a lost porter leaves is reaped here at once, whatever the machine's init does: the
+    # namespace of a sandbox cannot end before all of its processes are reaped.
+    kernel.become_subreaper()
     forget_imports()
     control = socket.socket(fileno=control_fd)
     gc.collect()
@@ -64,23 +68,20 @@ def forget_imports() -> None:
 
 
 def _serve(control: socket.socket, parents: cgroups.CgroupParents) -> None:
+    died_r, died_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(died_w, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # what counts is the byte in the pipe
     poller = select.poll()
     poller.register(control, select.POLLIN)
-    porters: dict[int, tuple[int, str]] = {}  # pidfd -> pid and the name of its groups
+    poller.register(died_r, select.POLLIN)
+    porters: dict[int, str] = {}  # pid -> the name of its groups
     leftover: list[str] = []
     last_sweeps = 0  # counted once the service is gone
     while not last_sweeps or ((porters or leftover) and last_sweeps < _LAST_SWEEPS):
         last_sweeps += bool(last_sweeps)
         for fd, _ in poller.poll(_SWEEP_MS if leftover or last_sweeps else None):
-            if fd in porters:
-                pid, name = porters.pop(fd)
-                poller.unregister(fd)
-                os.close(fd)
-                os.waitpid(pid, 0)
-                leftover += [
-                    os.path.join(directory, name)
-                    for directory in dict.fromkeys(parents.directories.values())
-                ]
+            if fd == died_r:
+                os.read(died_r, 4096)
                 continue
             received = messages.receive(control)
             if received is None:
@@ -90,13 +91,26 @@ def _serve(control: socket.socket, parents: cgroups.CgroupParents) -> None:
             request, fds = received
             pid = os.fork()
             if pid == 0:
-                control.close()
-                for other in porters:
-                    os.close(other)
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                messages.close_all([control.detach(), died_r, died_w])
                 porter.main(socket.socket(fileno=fds[0]), fds[1], request, parents)
             messages.close_all(fds)
-            pidfd = os.pidfd_open(pid)
-            porters[pidfd] = (pid, request["name"])
-            poller.register(pidfd, select.POLLIN)
+            porters[pid] = request["name"]
+        for name in _reap(porters):
+            leftover += [
+                os.path.join(directory, name)
+                for directory in dict.fromkeys(parents.directories.values())
+            ]
         # A dying sandbox still stands in its groups for a moment: looked at again until empty.
         leftover = [group for group in leftover if not cgroups.remove_tree(group)]
+
+
+def _reap(porters: dict[int, str]) -> list[str]:
+    """Reap all who died, also what lost porters left; return the names of the porters."""
+    names = []
+    with contextlib.suppress(ChildProcessError):
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            if pid in porters:
+                names.append(porters.pop(pid))
+    return names

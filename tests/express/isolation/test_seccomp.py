@@ -27,7 +27,9 @@ def under_filter(body: Callable[[], int]) -> int:
     if child == 0:
         try:
             os.setsid()
-            kernel.drop_privileges()
+            if os.geteuid() == 0:  # else there is nothing to drop, and no right to drop it
+                kernel.drop_privileges()
+            kernel.forbid_new_privileges()
             kernel.install_seccomp(seccomp.build_filter())
             os._exit(body())
         finally:

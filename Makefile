@@ -25,12 +25,12 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "agent-sandbox: needs Python 3.11 or later; none is on the PATH. Install one, or say make PYTHON=/path/to/python3."; exit 2; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "agent-sandbox: $(PYTHON) cannot make a virtual environment (no ensurepip). On Debian and Ubuntu: apt install python3-venv; then run make again."; exit 2; }
 	@echo "agent-sandbox: making $(VENV) with $$("$(PYTHON)" -V)"
-	@"$(PYTHON)" -m venv $(VENV)
+	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # The package itself, editable, with what it needs to run. Built again when the Rust core changes.
 $(VENV)/.installed: pyproject.toml constraints.txt $(RUST) $(BACKEND) | $(BIN)/python
 	@command -v cargo >/dev/null || echo "agent-sandbox: no Rust toolchain (no cargo on the PATH): pure-Python install, complete, only slower on large files."
-	@echo "agent-sandbox: installing the package and what it needs (the first time takes a minute)"
+	@echo "agent-sandbox: building and installing the package and what it needs (the first time takes a minute)"
 	@$(PIP) install --quiet --constraint constraints.txt --editable .
 	@touch $@
 

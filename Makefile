@@ -98,7 +98,7 @@ bench-check: $(VENV)/.dev ## the same, and exit 1 when a bound is missed
 fuzz: ## fuzz each target of the Rust core for SECONDS_EACH (60) seconds
 	@command -v cargo-fuzz >/dev/null || cargo install --locked --quiet cargo-fuzz
 	@for target in $$(cargo fuzz list --fuzz-dir $(FUZZ)); do \
-		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir $(FUZZ) "$$target" -- -max_total_time=$(SECONDS_EACH) -print_final_stats=1; done
+		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir $(FUZZ) "$$target" -- -max_total_time=$(SECONDS_EACH) -verbosity=0 -print_final_stats=1; done
 
 fuzz-short: ## ten seconds for each target
 	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=10
@@ -109,6 +109,6 @@ wheel: $(VENV)/.dev ## dist/: the sdist, and a wheel for this Python built from 
 
 .PHONY: clean
 clean: ## remove everything that was built or installed here
-	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(FUZZ)/target
+	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(addprefix $(FUZZ)/,target corpus artifacts)
 	find python tests benches docs -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/agent_sandbox/bytestream/_native*.so

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from typing import Any
+
+from agent_sandbox.errors import ConfigError
 
 OWN = "agent_sandbox"
 
@@ -32,14 +35,24 @@ class _Line(logging.Formatter):
         return json.dumps(line)
 
 
-def configure_logging(level: str) -> None:
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+def configure_logging(default: str) -> None:
     """Send every record of this process to standard error in the service's form.
 
     For a process that the service owns; never called on import.
 
     Args:
-        level: A level's name. Foreign loggers stay at WARNING.
+        default: The level where `AGENT_SANDBOX_LOG_LEVEL` names none. Foreign loggers stay at
+            WARNING.
+
+    Raises:
+        ConfigError: E6000: the variable holds something else.
     """
+    level = (os.environ.get("AGENT_SANDBOX_LOG_LEVEL") or default).upper()
+    if level not in LEVELS:
+        raise ConfigError(reason="AGENT_SANDBOX_LOG_LEVEL is one of: " + ", ".join(LEVELS) + ".")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line())
     root = logging.getLogger()

@@ -37,7 +37,6 @@ class ServeConfig:
         api_key_file: Keys that callers may use, one a line; blank lines and `#` lines are skipped.
         state_dir: Where sandboxes live; None for `default_state_dir()`.
         insecure: Whether a non-loopback address without keys is accepted.
-        log_level: `DEBUG`, `INFO`, `WARNING` or `ERROR`.
     """
 
     host: str = "127.0.0.1"
@@ -45,7 +44,6 @@ class ServeConfig:
     api_key_file: Path | None = None
     state_dir: Path | None = None
     insecure: bool = False
-    log_level: str = "INFO"
 
 
 def serve_tcp(config: ServeConfig) -> None:
@@ -69,12 +67,12 @@ def serve_tcp(config: ServeConfig) -> None:
     hosts = None
     if loopback and not keys:
         hosts = frozenset({"localhost", "127.0.0.1", "[::1]", url_host, config.host.lower()})
-    with _prepared(config.state_dir, config.log_level, keys=keys, hosts=hosts) as service:
+    with _prepared(config.state_dir, "INFO", keys=keys, hosts=hosts) as service:
         print(f"http://{url_host}:{bound[1]}", flush=True)
         _run(service, listener, lifeline_fd=None)
 
 
-def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None, log_level: str) -> None:
+def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None) -> None:
     """Serve on a listening unix socket until the other end of a pipe is closed.
 
     The socket's own permissions decide who may call: there are no API keys. Owns the process.
@@ -83,7 +81,6 @@ def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None, log_level: st
         fd: The listening socket.
         lifeline_fd: The reading end of a pipe that the parent keeps open.
         state_dir: Where sandboxes live; None for `default_state_dir()`.
-        log_level: A level's name.
 
     Raises:
         ConfigError: E6000, with a `reason`.
@@ -91,7 +88,7 @@ def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None, log_level: st
     listener = socket.socket(fileno=fd)
     for passed in (fd, lifeline_fd):
         os.set_inheritable(passed, False)  # the parent had to make them inheritable
-    with _prepared(state_dir, log_level, keys=(), hosts=None) as service:
+    with _prepared(state_dir, "WARNING", keys=(), hosts=None) as service:
         _run(service, listener, lifeline_fd)
 
 

@@ -96,8 +96,10 @@ def enter_anew(pidfd: int) -> None:
 
 
 def fresh_bubblewrap(directory: str) -> None:
-    arguments = rootfs.bubblewrap_arguments(directory, network=False, info_fd=0, seccomp_fd=0)
-    place = arguments.index("--info-fd")
+    arguments = rootfs.bubblewrap_arguments(
+        directory, network=False, info_fd=0, seccomp_fd=0, etc_fd=0
+    )
+    place = arguments.index("--tmpfs", arguments.index("--remount-ro")) - 4  # all but /etc
     subprocess.run(
         [str(find_bubblewrap()), *arguments[:place], "--", "/bin/true"],
         user=USER if ROOT else None,

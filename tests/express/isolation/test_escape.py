@@ -69,7 +69,9 @@ def test_files_of_the_host_do_not_exist(box: Box) -> None:
     assert "No such file" in box.shell(link)["err"]
 
 
-@pytest.mark.parametrize("path", ["/usr/x", "/usr/bin/x", "/dev/x", "/etc/alternatives/x"])
+@pytest.mark.parametrize(
+    "path", ["/usr/x", "/usr/bin/x", "/dev/x", "/etc/alternatives/x", "/etc/x"]
+)
 def test_the_system_is_read_only(box: Box, path: str) -> None:
     assert "Read-only" in box.run("touch", path)["err"]
 

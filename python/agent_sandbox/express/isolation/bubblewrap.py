@@ -47,13 +47,11 @@ def start_bubblewrap(program: str, directory: int, *, network: bool) -> tuple[in
     ready_r, ready_w = _high_pipe()
     error_r, error_w = _high_pipe()
     info_r, info_w = _high_pipe()
-    filter_r, filter_w = _high_pipe()
-    os.write(filter_w, seccomp.build_filter())  # far below the capacity of a pipe
-    os.close(filter_w)
-    streams = [ready_w, error_w, info_w, filter_r]
+    texts = [_pipe_with(text.encode()) for text in rootfs.ETC.values()]
+    streams = [ready_w, error_w, info_w, _pipe_with(seccomp.build_filter()), *texts]
     path = _visible_path(directory)
     arguments = rootfs.bubblewrap_arguments(
-        path or _meeting_point(), network=network, info_fd=3, seccomp_fd=4
+        path or _meeting_point(), network=network, info_fd=3, seccomp_fd=4, etc_fd=5
     )
     if path is not None:
         pid = _spawn(program, arguments, streams)
@@ -136,6 +134,13 @@ def _read_now(fd: int) -> str:
         return os.read(fd, 500).decode(errors="replace").strip()
     except BlockingIOError:
         return ""
+
+
+def _pipe_with(content: bytes) -> int:
+    read, write = _high_pipe()
+    os.write(write, content)  # far below the capacity of a pipe
+    os.close(write)
+    return read
 
 
 def _high_pipe() -> tuple[int, int]:

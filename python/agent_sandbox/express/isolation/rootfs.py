@@ -1,8 +1,8 @@
 """What a sandbox looks like from inside: its directory, and bubblewrap's arguments for it.
 
-The sandbox's directory is its `/`: home/user, tmp, var/tmp, run and a small etc are plain
-directories in it, so the files that Express writes there and the files that commands see are
-the same ones. Over it lie the host's usr (read-only), a fresh proc, and a small dev.
+The sandbox's directory is its `/`: home/user, tmp, var/tmp and whatever is added are in it, so the
+files that Express writes there and the files that commands see are the same ones. Over it lie the
+host's usr (read-only), a fresh proc, a small dev, and a small etc in memory (read-only).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ USER = "user"
 INSIDE_ID = 1000
 HOME = "/home/user"
 SHM_BYTES = 64 * 1_048_576
+_ETC_BYTES = 1_048_576
 
+# As few as will do: on some file systems each one costs a millisecond.
 _DIRECTORIES = (
     ("home", 0o755),
     ("home/user", 0o755),
     ("tmp", 0o1777),
     ("var", 0o755),
     ("var/tmp", 0o1777),
-    ("run", 0o755),
-    ("etc", 0o755),
-    ("opt", 0o755),
     # Mount points, as real directories; bubblewrap would make missing ones itself.
     ("usr", 0o755),
     ("proc", 0o755),
     ("dev", 0o755),
+    ("etc", 0o755),
 )
 _MOUNT_POINTS = ("usr", "proc", "dev", "etc")
 _LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_ETC = {
+ETC = {
     "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{INSIDE_ID}:{INSIDE_ID}::{HOME}:"
     "/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
     "group": f"root:x:0:\n{USER}:x:{INSIDE_ID}:\nnogroup:x:65534:\n",
@@ -41,6 +41,8 @@ _ETC = {
     "hostname": f"{HOSTNAME}\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
+"""The files of /etc and what stands in them."""
+
 _HOST_ETC = (  # harmless, and programs in usr do not work without them
     "/etc/alternatives",
     "/etc/ld.so.cache",
@@ -81,14 +83,6 @@ def prepare_directory(directory_fd: int) -> None:
         if os.path.isdir(f"/usr/{name}"):
             with contextlib.suppress(FileExistsError):
                 os.symlink(f"usr/{name}", name, dir_fd=directory_fd)
-    for name, content in _ETC.items():
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with contextlib.suppress(FileExistsError):
-            fd = os.open(f"etc/{name}", flags, 0o644, dir_fd=directory_fd)
-            try:
-                os.write(fd, content.encode())
-            finally:
-                os.close(fd)
 
 
 def is_prepared(directory_fd: int) -> bool:
@@ -103,11 +97,18 @@ def is_prepared(directory_fd: int) -> bool:
 
 
 def bubblewrap_arguments(
-    directory: str, *, network: bool, info_fd: int, seccomp_fd: int
+    directory: str, *, network: bool, info_fd: int, seccomp_fd: int, etc_fd: int
 ) -> list[str]:
     """Return bubblewrap's arguments (without its own name) for the sandbox in `directory`.
 
     Its pid 1 writes one line to its standard output when everything stands, then waits.
+
+    Args:
+        directory: Path of the sandbox's directory.
+        network: Whether the host's network is shared.
+        info_fd: Where bubblewrap tells the pid of pid 1, as JSON.
+        seccomp_fd: Where it reads the filter.
+        etc_fd: First of the descriptors from which it reads the files of `ETC`, in their order.
     """
     arguments = [
         *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
@@ -119,8 +120,12 @@ def bubblewrap_arguments(
         *("--perms", "1777", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm"),  # noqa: S108 - the sandbox's own
         *("--remount-ro", "/dev"),
     ]
+    arguments += ["--perms", "0755", "--size", str(_ETC_BYTES), "--tmpfs", "/etc"]
+    for number, name in enumerate(ETC, etc_fd):
+        arguments += ["--perms", "0644", "--file", str(number), f"/etc/{name}"]
     for path in (*_HOST_ETC, *(_NETWORK_ETC if network else ())):
         arguments += ["--ro-bind-try", path, path]
+    arguments += ["--remount-ro", "/etc"]
     for path in _MASKED:
         if os.path.exists(path):
             arguments += ["--ro-bind", "/dev/null", path]

@@ -15,6 +15,7 @@ from tests.client.conftest import LIBRARIES, busy, connected
 from tests.support.bad_peer import SANDBOX_ID, TOKEN, WAIT_S, BadPeer, Script, Talk, answer, chunked
 
 import agent_sandbox
+from agent_sandbox import limits
 from agent_sandbox.client import _drive_async
 from agent_sandbox.models import TransferError, TransferTimeoutError
 
@@ -237,7 +238,7 @@ class Hanging(httpx2.AsyncBaseTransport):
 async def test_a_close_that_hangs_is_left_after_a_bounded_time(
     ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _drive_async.CLOSE_TIMEOUT_S == 5.0
+    assert limits.CLOSE_TIMEOUT_S == 5.0
     monkeypatch.setattr(_drive_async, "CLOSE_TIMEOUT_S", 0.2)
     transport = Hanging()
     async with httpx2.AsyncClient(transport=transport) as http:

@@ -14,6 +14,7 @@ from agent_sandbox.client._open import ClosedClientError, Slot, choose_provider
 from agent_sandbox.client.blocking_files import Files
 from agent_sandbox.client.operations import sandboxes
 from agent_sandbox.client.providers import Endpoint, Provider
+from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.models import SandboxInfo
 from agent_sandbox.wire import e2b
 
@@ -220,6 +221,9 @@ class Sandbox:
         try:
             if self._created:
                 self.kill()
+        except AgentSandboxError:
+            if error is None:  # else what went wrong in the block is what the caller must see
+                raise
         finally:
             self.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -101,3 +102,10 @@ def test_the_error_of_the_contract_is_where_the_contract_says() -> None:
     assert (error.code, error.limit) == ("E4003", 7)
     assert isinstance(error, FileOperationError)
     assert agent_sandbox.FileSizeLimitError is FileSizeLimitError
+
+
+@pytest.mark.parametrize("surface_module", ["sandbox", "blocking_sandbox"])
+def test_the_shorthands_take_every_setting_of_the_client(surface_module: str) -> None:
+    module = importlib.import_module(f"agent_sandbox.client.{surface_module}")
+    parameters = inspect.signature(module.SandboxClient).parameters
+    assert list(parameters) == list(module.ClientSettings.__annotations__)

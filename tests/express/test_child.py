@@ -236,3 +236,16 @@ def test_importing_configures_no_logging() -> None:
         "assert not logging.getLogger().handlers and logging.getLogger().level == logging.WARNING"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30, env=environment())
+
+
+def test_a_full_disk_is_507_and_changes_nothing(directory: Path) -> None:
+    limited = ("prlimit", "--fsize=1500000", sys.executable, "-m", "agent_sandbox.express")
+    with child(directory, command=limited) as service:
+        box = service.create()
+        assert box.put("/a", b"old").status_code == 200
+        for data in (bytes(1_400_000) * 2, bytes(1_048_576 * 3)):
+            answer = box.put("/a", data)
+            assert answer.status_code == 507
+            assert answer.headers["agent-sandbox-error"] == "E4006"
+        assert box.get("/a").content == b"old"
+        assert not list(service.root_of(box).rglob(".~agent-sandbox.*"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -176,16 +176,17 @@ def test_it_serves_where_its_user_cannot_read_the_packages(directory: Path) -> N
     source = Path(agent_sandbox.__file__).parent
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(source, closed / "agent_sandbox", ignore=ignored)
-    libraries = Path(sysconfig.get_paths()["purelib"])
     for name in (
         "annotated_types", "anyio", "click", "h11", "idna", "pydantic", "pydantic_core",
-        "python_multipart", "starlette", "typing_extensions.py", "typing_inspection", "uvicorn",
+        "python_multipart", "starlette", "typing_extensions", "typing_inspection", "uvicorn",
     ):  # fmt: skip
-        origin = libraries / name
-        if origin.is_dir():
-            shutil.copytree(origin, closed / name, ignore=ignored)
-        elif origin.exists():
-            shutil.copy(origin, closed)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        if spec.submodule_search_locations:
+            shutil.copytree(Path(spec.origin).parent, closed / name, ignore=ignored)
+        else:
+            shutil.copy(spec.origin, closed)
     closed.chmod(0o700)
     command = (sys.executable, "-S", "-m", "agent_sandbox.express")
     with child(directory, env={"PYTHONPATH": str(closed)}, command=command) as service:

@@ -8,13 +8,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 
 import pybase64
 import pytest
+from benches._harness import Row, interleaved
 from pytest_benchmark.fixture import BenchmarkFixture
-
-from benches._harness import Row, interleaved, own_memory_bytes, reset_peak
 
 KIB, MIB = 1 << 10, 1 << 20
 CHUNK = 64 * KIB
@@ -42,8 +42,8 @@ def rows() -> Iterator[Row]:
         raw = os.urandom(size)
         text = pybase64.b64encode_as_string(raw)
         ratio = interleaved(
-            lambda text=text: native.b64decode(text),
-            lambda text=text: pybase64.b64decode(text, validate=True),
+            partial(native.b64decode, text),
+            partial(pybase64.b64decode, text, validate=True),
             rounds=rounds,
             inner=inner,
         )
@@ -53,8 +53,8 @@ def rows() -> Iterator[Row]:
         rounds, inner = _effort(size)
         raw = os.urandom(size)
         ratio = interleaved(
-            lambda raw=raw: native.b64encode(raw),
-            lambda raw=raw: pybase64.b64encode_as_string(raw),
+            partial(native.b64encode, raw),
+            partial(pybase64.b64encode_as_string, raw),
             rounds=rounds,
             inner=inner,
         )
@@ -108,9 +108,7 @@ def _capped_rows(native: ModuleType) -> Iterator[Row]:
 
         rounds, inner = (300, 2) if size <= MIB else (60, 1)
         for limit, what in ((size, "limit = size"), (1 << 63, "no real limit")):
-            ratio = interleaved(
-                lambda ours=ours, limit=limit: ours(limit), peer, rounds=rounds, inner=inner
-            )
+            ratio = interleaved(partial(ours, limit), peer, rounds=rounds, inner=inner)
             yield Row(f"CappedBytes, {name}, {what}: time", ratio, 1.1, "x list + join")
         for limit, what in ((size, "limit = size"), (1 << 63, "no real limit")):
             yield Row(

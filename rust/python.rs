@@ -7,6 +7,12 @@
 //! may change; those are copied first. A lock is never waited for while attached, so a thread that
 //! comes back to the interpreter with a lock held cannot meet one that waits for it.
 
+#![allow(
+    clippy::doc_markdown,
+    clippy::doc_lazy_continuation,
+    reason = "these are docstrings of Python"
+)]
+
 mod arguments;
 mod base64;
 mod capped;

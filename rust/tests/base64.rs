@@ -60,7 +60,7 @@ fn every_length_comes_back_and_equals_the_reference() {
 
 #[test]
 fn every_byte_value_at_every_place_of_a_block_is_judged_as_by_the_reference() {
-    let text = encode(Kernel::Tables, &sample(96 + 46)).unwrap();
+    let text = encode(Kernel::TABLES, &sample(96 + 46)).unwrap();
     for kernel in Kernel::all() {
         for place in 0..text.len() {
             for byte in 0..=255 {
@@ -107,14 +107,14 @@ fn exactly_four_and_sixteen_last_symbols_are_canonical() {
 #[test]
 fn the_checks_come_in_the_order_of_the_contract() {
     let too_big = Err(CoreError::SizeLimit { limit: 1 });
-    assert_eq!(decode(Kernel::Tables, b"!!!!!", Some(1)), too_big, "the length comes first");
+    assert_eq!(decode(Kernel::TABLES, b"!!!!!", Some(1)), too_big, "the length comes first");
     let short = Err(CoreError::Base64 { offset: 3 });
-    assert_eq!(decode(Kernel::Tables, b"!!!", Some(1)), short, "then the multiple of 4");
-    assert_eq!(decode(Kernel::Tables, b"!!!=", Some(1)), too_big, "then the size");
+    assert_eq!(decode(Kernel::TABLES, b"!!!", Some(1)), short, "then the multiple of 4");
+    assert_eq!(decode(Kernel::TABLES, b"!!!=", Some(1)), too_big, "then the size");
     let symbol = Err(CoreError::Base64 { offset: 0 });
-    assert_eq!(decode(Kernel::Tables, b"!A==", Some(1)), symbol, "then the symbols");
-    assert_eq!(decode(Kernel::Tables, b"", Some(0)), Ok(Vec::new()));
-    assert_eq!(decode(Kernel::Tables, b"QQ==", Some(1)), Ok(b"A".to_vec()));
+    assert_eq!(decode(Kernel::TABLES, b"!A==", Some(1)), symbol, "then the symbols");
+    assert_eq!(decode(Kernel::TABLES, b"", Some(0)), Ok(Vec::new()));
+    assert_eq!(decode(Kernel::TABLES, b"QQ==", Some(1)), Ok(b"A".to_vec()));
 }
 
 #[test]

@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 import anyio.to_thread
+import h11
 import pytest
-from tests.client.conftest import Connect
-from tests.support.bad_peer import WAIT_S, BadPeer, Script, Talk, answer, chunked
+from tests.client.conftest import Connect, sends
+from tests.support.bad_peer import SANDBOX_ID, WAIT_S, BadPeer, Talk, answer, chunked
 
 import agent_sandbox
 import agent_sandbox.sync
+from agent_sandbox.client._content import Content
 from agent_sandbox.models import (
     AgentSandboxError,
     FileMissingError,
@@ -31,17 +33,6 @@ from agent_sandbox.models import (
 from agent_sandbox.wire import connect as wire
 
 WRITTEN = answer(b'[{"name":"f","type":"file","path":"/f"}]')
-
-
-def sends(data: bytes, *, fin: bool = False) -> Script:
-    """Return a script that sends the same bytes for every request."""
-
-    def script(talk: Talk) -> None:
-        talk.send(data)
-        if fin:
-            talk.close()
-
-    return script
 
 
 # --- Writes -----------------------------------------------------------------------------------
@@ -328,3 +319,26 @@ async def test_a_broken_control_plane_is_an_unavailable_service(
                     lambda: blocking.create(deadline_s=10 if fin else 0.5)
                 )
             blocking.close()
+
+
+async def test_bytes_are_neither_copied_nor_cut_on_their_way_to_the_socket() -> None:
+    data = bytes(1_048_576)
+    assert Content(data).for_blocking() is data
+    assert await Content(data).for_async() is data
+    writer = h11.Connection(h11.CLIENT)
+    writer.send(
+        h11.Request(
+            method="POST", target="/", headers=[("host", "h"), ("content-length", str(len(data)))]
+        )
+    )
+    assert writer.send(h11.Data(data=data)) is data  # so httpcore gives it to one `send`
+
+
+async def test_a_source_that_never_gives_anything_ends_in_time() -> None:
+    read_end, write_end = os.pipe()
+    with BadPeer(sends(WRITTEN), read_writes=False) as peer, os.fdopen(read_end, "rb") as source:
+        async with agent_sandbox.SandboxClient(api_url=peer.url) as client:
+            sandbox = await client.connect(SANDBOX_ID)
+            with pytest.raises(UploadTimeoutError):
+                await sandbox.files.write("/f", source, deadline_s=0.2)
+        os.close(write_end)

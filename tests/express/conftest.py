@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.support.express import Box, Child, Service, child, served
 
 
@@ -16,7 +15,9 @@ def short_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with served(tmp_path_factory.mktemp("tcp"), env={"AGENT_SANDBOX_LOG_LEVEL": "DEBUG"}) as service:
+    with served(
+        tmp_path_factory.mktemp("tcp"), env={"AGENT_SANDBOX_LOG_LEVEL": "DEBUG"}
+    ) as service:
         yield service
 
 

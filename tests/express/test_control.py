@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx2
 import pytest
-
 from tests.support.express import Box, Service, environment, served, wait_until
 
 KEYS = ("first-key", "second-key")
@@ -56,7 +55,9 @@ def test_an_id_has_160_random_bits_and_fits_into_a_host_name(express: Service) -
 
 @pytest.mark.parametrize("timeout", [0, -1, True, False, 1.5, 1.0, "60", 86_401, 2**70])
 @pytest.mark.parametrize("call", ["create", "connect", "timeout"])
-def test_a_life_out_of_range_is_refused(express: Service, box: Box, call: str, timeout: Any) -> None:
+def test_a_life_out_of_range_is_refused(
+    express: Service, box: Box, call: str, timeout: Any
+) -> None:
     before = end_of(express, box)
     url = {
         "create": "/v2/sandboxes",
@@ -248,7 +249,9 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 class TestKeys:
-    @pytest.mark.parametrize("key", [b"", b"wrong", b"\xff", b"# the keys", b"first-key second-key"])
+    @pytest.mark.parametrize(
+        "key", [b"", b"wrong", b"\xff", b"# the keys", b"first-key second-key"]
+    )
     def test_a_wrong_key_is_401_everywhere(self, keyed: Service, key: bytes) -> None:
         box = keyed.create()
         one = f"/sandboxes/{box.sandbox_id}"

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import base64
+import collections
 import gzip
 import hashlib
 import os
 import stat
 import threading
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-
 from tests.support.express import Box, Service
 
 MIB = 1 << 20
+PLAIN = {"accept-encoding": "identity"}
 SIZES = [0, 1, 2, 1_023, 65_536, MIB - 1, MIB, MIB + 1, 3 * MIB + 17]
 
 
@@ -55,9 +57,7 @@ class TestRaw:
     def test_a_chunked_body_is_the_same_however_it_is_cut(self, box: Box, cut: int) -> None:
         data = content(2 * MIB + 5 if cut > 1 else 300)
         pieces = (data[at : at + cut] for at in range(0, len(data), cut))
-        answer = box.http.post(
-            "/files", params={"path": "/a"}, content=pieces, headers=box.headers
-        )
+        answer = box.http.post("/files", params={"path": "/a"}, content=pieces, headers=box.headers)
         assert answer.status_code == 200
         assert box.get("/a").content == data
 
@@ -136,7 +136,9 @@ class TestForm:
         assert no_temporary_file(root)
 
     def test_without_a_path_each_filename_is_one(self, box: Box) -> None:
-        files = [("file", (name, name.encode())) for name in ("/tmp/1", "rel/ü 2", "~/c:\\3", "/4%2f")]
+        files = [
+            ("file", (name, name.encode())) for name in ("/tmp/1", "rel/ü 2", "~/c:\\3", "/4%2f")
+        ]
         answer = self.post(box, files)
         assert [one["path"] for one in answer.json()] == [
             "/tmp/1", "/home/user/rel/ü 2", "/home/user/c:\\3", "/4%2f",
@@ -185,7 +187,8 @@ class TestForm:
             ),
             (
                 "multipart/form-data; boundary=b",
-                b'--b\r\nContent-Disposition: form-data; name="file"; filename="/a"\r\n\r\nnew\r\n--b',
+                b'--b\r\nContent-Disposition: form-data; name="file"; filename="/a"\r\n\r\nnew'
+                b"\r\n--b",
             ),
             (
                 "multipart/form-data; boundary=b",
@@ -193,7 +196,8 @@ class TestForm:
             ),
             (
                 "multipart/form-data; boundary=b",
-                b'--b\r\nContent-Disposition: form-data; name="file"; filename="/\xff"\r\n\r\n\r\n--b--\r\n',
+                b'--b\r\nContent-Disposition: form-data; name="file"; filename="/\xff"\r\n\r\n'
+                b"\r\n--b--\r\n",
             ),
             ("multipart/form-data; boundary=b", b"--b\r\n" + b"x" * 100_000),
         ],
@@ -297,26 +301,34 @@ class TestGzip:
         assert answer.content == data
 
 
-def test_a_file_that_shrinks_midway_is_never_taken_for_whole(box: Box, root: Path) -> None:
-    size = 64 * MIB
-    for asked in ("identity", "gzip"):
-        box.put("/a", b"x" * size)
-        headers = box.headers | {"accept-encoding": asked}
-        with box.http.stream("GET", "/files", params={"path": "/a"}, headers=headers) as answer:
-            raw = answer.iter_raw(65_536)
-            first = next(raw)
-            os.truncate(root / "a", MIB if asked == "identity" else 0)
-            if asked == "identity":
-                with pytest.raises(httpx2.RemoteProtocolError):
-                    list(raw)
-            else:
-                received = bytearray(first)
-                with pytest.raises(httpx2.RemoteProtocolError):
-                    for chunk in raw:
-                        received += chunk
-                unpacker = zlib.decompressobj(31)
-                unpacker.decompress(bytes(received))
-                assert not unpacker.eof, "a broken stream ended in a valid trailer"
+def test_a_file_that_shrinks_midway_is_cut(box: Box, root: Path) -> None:
+    box.put("/a", b"x" * (64 * MIB))
+    with box.http.stream(
+        "GET", "/files", params={"path": "/a"}, headers=box.headers | PLAIN
+    ) as down:
+        chunks = down.iter_raw(65_536)
+        next(chunks)
+        os.truncate(root / "a", MIB)
+        with pytest.raises(httpx2.RemoteProtocolError):
+            collections.deque(chunks, maxlen=0)
+
+
+def test_a_gzip_answer_that_breaks_midway_has_no_valid_trailer(box: Box, root: Path) -> None:
+    box.put("/a", b"x" * (64 * MIB))
+    asked = box.headers | {"accept-encoding": "gzip"}
+    unpacker = zlib.decompressobj(31)
+
+    def unpack(chunks: Iterator[bytes]) -> None:
+        for chunk in chunks:
+            unpacker.decompress(chunk)
+
+    with box.http.stream("GET", "/files", params={"path": "/a"}, headers=asked) as down:
+        chunks = down.iter_raw()
+        unpacker.decompress(next(chunks))
+        os.truncate(root / "a", 0)
+        with pytest.raises(httpx2.RemoteProtocolError):
+            unpack(chunks)
+    assert not unpacker.eof
 
 
 def test_head_tells_the_length(box: Box) -> None:
@@ -334,7 +346,9 @@ def test_a_user_changes_nothing_but_must_exist(box: Box) -> None:
     assert box.get("/home/user/who").status_code == 200
 
 
-@pytest.mark.parametrize("query", ["", "path=", "path=%ff", "path=/a&path=/b", "x&" * 40 + "path=/a"])
+@pytest.mark.parametrize(
+    "query", ["", "path=", "path=%ff", "path=/a&path=/b", "x&" * 40 + "path=/a"]
+)
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_malformed_query_is_refused(box: Box, method: str, query: str) -> None:
     answer = box.http.request(method, f"/files?{query}", headers=box.headers)

@@ -6,11 +6,9 @@ import os
 import socket
 import stat
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.support.express import Box
 
 LONG = "/" + "/".join(["d" * 254] * 16)  # 4,081 bytes
@@ -115,7 +113,7 @@ def test_a_lone_surrogate_is_refused(box: Box) -> None:
 
 class TestKinds:
     @pytest.fixture(params=["directory", "fifo", "socket", "device", "loop"])
-    def odd(self, request: pytest.FixtureRequest, root: Path) -> Iterator[str]:
+    def odd(self, request: pytest.FixtureRequest, root: Path) -> str:
         path = root / "odd"
         if request.param == "directory":
             path.mkdir()
@@ -132,7 +130,7 @@ class TestKinds:
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
         else:
             os.mkfifo(path)  # only root makes devices
-        yield "/odd"
+        return "/odd"
 
     def test_what_is_no_file_is_refused_at_once(self, box: Box, root: Path, odd: str) -> None:
         for answer in (box.get(odd, timeout=2), box.put(odd, b"x", timeout=2)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any, ClassVar, Self
 import httpx2
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from tests.support.relay import Relay, relay_to
 
 ERAS = ("2025-11-25", "2026-07-28")
 TRANSPORTS = ("stdio", "http")
@@ -185,3 +187,20 @@ def http_server(
         process.kill()
         process.wait()
         process.stderr.close()
+
+
+@asynccontextmanager
+async def relayed_http(
+    express_url: str, config: Mapping[str, Any] | None = None
+) -> AsyncIterator[tuple[HttpServer, Relay]]:
+    """Run an HTTP server whose requests to the sandbox service can be held."""
+    async with relay_to(express_url) as relay:
+        env = {"AGENT_SANDBOX_API_URL": relay.url, "AGENT_SANDBOX_URL": relay.url}
+        with http_server(config, env=env) as server:
+            try:
+                yield server, relay
+            finally:
+                relay.release()
+                # In a thread: what the server destroys at its end goes through the relay.
+                printed = await asyncio.to_thread(server.end)
+            assert printed == ""

@@ -110,7 +110,8 @@ class Content:
                         yield sent
             elif isinstance(source, ReadableFile):
                 read = partial(source.read, READ_BYTES)
-                while piece := await anyio.to_thread.run_sync(read):
+                # Abandoned on cancellation: a pipe may never give anything, and time goes on.
+                while piece := await anyio.to_thread.run_sync(read, abandon_on_cancel=True):
                     yield self._seen(piece)
             else:
                 for chunk in source:

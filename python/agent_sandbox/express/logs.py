@@ -13,6 +13,8 @@ from agent_sandbox.errors import ConfigError
 
 OWN = "agent_sandbox"
 
+_CONSTANT_FIRST_LINE = frozenset({"uvicorn.error", "asyncio"})
+
 
 class _Line(logging.Formatter):
     """Writes what our own records say; of foreign records only what cannot hold anybody's data."""
@@ -27,9 +29,11 @@ class _Line(logging.Formatter):
             line["message"] = record.getMessage()
             line |= getattr(record, "fields", {})
         else:
-            # Arguments, tracebacks and further lines may hold paths, tokens and contents: the
-            # first line of the template is a constant in uvicorn, asyncio and the parsers.
-            line["message"] = str(record.msg).partition("\n")[0][:100]
+            # Arguments, tracebacks and further lines may hold paths, tokens and contents. Other
+            # libraries put those into the template itself (a parser: bytes of the body).
+            constant = record.name in _CONSTANT_FIRST_LINE
+            text = str(record.msg).partition("\n")[0][:100] if constant else "text withheld"
+            line |= {"message": text, "place": f"{record.module}:{record.lineno}"}
         if record.exc_info and record.exc_info[0]:
             line["exception"] = record.exc_info[0].__name__
         return json.dumps(line)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from agent_sandbox.express.service import Service
 from agent_sandbox.express.state import default_state_dir, open_state_dir
 
 _BACKLOG = 1_024
+_DESCRIPTORS = 65_536
 _KEEP_ALIVE_S = 75
 _GRACE_S = 5
 
@@ -102,6 +104,7 @@ def _prepared(
     uid, gid = service_ids()
     state = open_state_dir(state_dir or default_state_dir(), uid=uid, gid=gid)
     os.umask(0o022)
+    _raise_descriptor_limit()
     preload.load()
     drop_privileges(uid, gid)
     seal_imports()
@@ -155,6 +158,14 @@ class _Server(uvicorn.Server):
 
 def _ignore() -> None:
     pass
+
+
+def _raise_descriptor_limit() -> None:
+    """Use what the system allows: a sandbox takes one descriptor, a transfer up to three."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def uvicorn_config(app: object) -> uvicorn.Config:

@@ -157,6 +157,8 @@ def _serve(arguments: argparse.Namespace) -> None:
             api_key_file=arguments.api_key_file,
             state_dir=arguments.state_dir,
             insecure=arguments.insecure,
+            isolation=arguments.isolation,
+            network=arguments.allow_network,
         )
     )
 
@@ -255,6 +257,18 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--insecure",
         action="store_true",
         help="listen on an address that others reach, without API keys",
+    )
+    add(
+        "--isolation",
+        choices=("auto", "bubblewrap", "none"),
+        default="auto",
+        help="auto: isolate, or offer files alone where this machine cannot; bubblewrap: refuse to"
+        " start then; none: run commands without any isolation (auto)",
+    )
+    add(
+        "--allow-network",
+        action="store_true",
+        help="let sandboxes use this machine's network, services on its loopback included",
     )
 
 

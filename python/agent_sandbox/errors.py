@@ -27,7 +27,12 @@
     │   ├── SandboxUnavailableError         E5003
     │   ├── SandboxTimeoutError             E5004
     │   ├── AuthenticationError             E5005
-    │   └── UnsupportedError                E5006
+    │   ├── UnsupportedError                E5006
+    │   ├── ProcessNotFoundError            E5007
+    │   ├── CommandTimeoutError             E5008   .result
+    │   ├── CommandFailedError              E5009   .result
+    │   ├── SlowReaderError                 E5010
+    │   └── InputClosedError (InvalidInput) E5011
     └── ConfigError                         E6000
 
 A message never holds input: no path, no secret, no upstream text, no file content. Whatever a
@@ -436,9 +441,69 @@ class UnsupportedError(
     code="E5006",
     category="unsupported",
     http=501,
-    text="This provider does not support the operation; no request was sent.",
+    text="The provider does not support this operation; nothing was done.",
 ):
     """The provider cannot do this, and nothing weaker was done instead."""
+
+
+class ProcessNotFoundError(
+    SandboxError,
+    code="E5007",
+    category="not_found",
+    http=404,
+    text="There is no such command in the sandbox: it has ended, or never ran.",
+):
+    """No command of the sandbox has this number."""
+
+
+class CommandTimeoutError(
+    SandboxError,
+    code="E5008",
+    category="timeout",
+    http=504,
+    text="The command did not end in time and was killed with everything in its process group.",
+):
+    """The time of a command was over.
+
+    Attributes:
+        result: What it had written until then (`models.CommandResult`), where that is known.
+    """
+
+
+class CommandFailedError(
+    SandboxError,
+    code="E5009",
+    category="file_transfer",
+    http=500,
+    text="The command ended with another status than 0.",
+):
+    """A command that was checked did not succeed; without a check that is a result.
+
+    Attributes:
+        result: How it ended and what it had written (`models.CommandResult`).
+    """
+
+
+class SlowReaderError(
+    SandboxError,
+    code="E5010",
+    category="file_transfer",
+    http=429,
+    text="The output was not read for too long, so its stream was ended; the command runs on.",
+    retry=True,
+):
+    """A reader that took nothing was let go, so that the command could go on."""
+
+
+class InputClosedError(
+    SandboxError,
+    InvalidInputError,
+    code="E5011",
+    category="invalid_input",
+    http=400,
+    text="The command takes no input: it was started without, or its input was closed.",
+):
+    """There is nobody who would read the input."""
 
 
 class ConfigError(

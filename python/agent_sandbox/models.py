@@ -16,6 +16,8 @@ from agent_sandbox.errors import (
     ArgumentError,
     AuthenticationError,
     Base64Error,
+    CommandFailedError,
+    CommandTimeoutError,
     ConfigError,
     DeclarationError,
     FileConflictError,
@@ -24,14 +26,17 @@ from agent_sandbox.errors import (
     FileOperationError,
     FilePermissionError,
     FileSizeLimitError,
+    InputClosedError,
     InvalidInputError,
     PathError,
+    ProcessNotFoundError,
     SandboxError,
     SandboxNotFoundError,
     SandboxOwnedError,
     SandboxTimeoutError,
     SandboxUnavailableError,
     SizeLimitError,
+    SlowReaderError,
     StorageFullError,
     TextEncodingError,
     TransferError,
@@ -46,6 +51,11 @@ __all__ = [
     "ArgumentError",
     "AuthenticationError",
     "Base64Error",
+    "CommandFailedError",
+    "CommandInfo",
+    "CommandOutput",
+    "CommandResult",
+    "CommandTimeoutError",
     "ConfigError",
     "DeclarationError",
     "FileConflictError",
@@ -58,8 +68,10 @@ __all__ = [
     "FilePermissionError",
     "FileSizeLimitError",
     "FileType",
+    "InputClosedError",
     "InvalidInputError",
     "PathError",
+    "ProcessNotFoundError",
     "SandboxError",
     "SandboxInfo",
     "SandboxNotFoundError",
@@ -67,6 +79,7 @@ __all__ = [
     "SandboxTimeoutError",
     "SandboxUnavailableError",
     "SizeLimitError",
+    "SlowReaderError",
     "StorageFullError",
     "TextEncodingError",
     "TransferError",
@@ -169,3 +182,77 @@ class FileEvent(_Value):
 
     name: str
     type: FileEventType
+
+
+class CommandInfo(_Value):
+    """One command that runs.
+
+    Attributes:
+        pid: Its number in the sandbox.
+        argv: Program and arguments.
+        cwd: Where it was started; None for the home directory.
+        tag: A name that its starter gave it, or None.
+    """
+
+    pid: int
+    argv: tuple[str, ...]
+    cwd: str | None = None
+    tag: str | None = None
+
+
+class CommandOutput(_Value):
+    """Some output of a command, as it came.
+
+    Attributes:
+        stream: `stdout`, `stderr`, or `pty` for a terminal.
+        data: The bytes, cut anywhere.
+        omitted_bytes: Bytes of this stream that were left out right before `data`.
+    """
+
+    stream: str
+    data: bytes
+    omitted_bytes: int = 0
+
+
+class CommandResult(_Value):
+    """How a command ended and what it wrote.
+
+    Where there was more output than the bound, the first and the last part are kept: the first
+    `stdout_head_bytes` bytes of `stdout_bytes` came before the gap, the rest after it.
+
+    Attributes:
+        exit_code: Its status; the negative number of the signal that ended it (-1 where the
+            service does not say which); None while it runs, or was killed for want of time.
+        stdout_bytes: Standard output, or what a terminal showed.
+        stderr_bytes: Standard error.
+        stdout_omitted_bytes: Bytes left out of the middle of `stdout_bytes`.
+        stderr_omitted_bytes: Bytes left out of the middle of `stderr_bytes`.
+        stdout_head_bytes: Where in `stdout_bytes` the gap is.
+        stderr_head_bytes: Where in `stderr_bytes` the gap is.
+    """
+
+    exit_code: int | None
+    stdout_bytes: bytes = b""
+    stderr_bytes: bytes = b""
+    stdout_omitted_bytes: int = 0
+    stderr_omitted_bytes: int = 0
+    stdout_head_bytes: int = 0
+    stderr_head_bytes: int = 0
+
+    @property
+    def stdout(self) -> str:
+        """Standard output as text: what is no UTF-8 becomes U+FFFD, a gap is named in a line."""
+        return _text(self.stdout_bytes, self.stdout_head_bytes, self.stdout_omitted_bytes)
+
+    @property
+    def stderr(self) -> str:
+        """Standard error as text, like `stdout`."""
+        return _text(self.stderr_bytes, self.stderr_head_bytes, self.stderr_omitted_bytes)
+
+
+def _text(data: bytes, head_bytes: int, omitted_bytes: int) -> str:
+    if not omitted_bytes:
+        return data.decode(errors="replace")
+    head, tail = data[:head_bytes], data[head_bytes:]
+    gap = f"\n[... {omitted_bytes} bytes left out ...]\n"
+    return head.decode(errors="replace") + gap + tail.decode(errors="replace")

@@ -20,12 +20,19 @@ def main() -> int:
     parser.add_argument("--fd", type=int, required=True, help="a listening unix socket")
     parser.add_argument("--lifeline-fd", type=int, required=True, help="a pipe; its end ends us")
     parser.add_argument("--state-dir", type=Path, help="where sandboxes live")
+    parser.add_argument(
+        "--isolation",
+        choices=("auto", "bubblewrap", "none"),
+        default="auto",
+        help="what commands run in (auto)",
+    )
     given = parser.parse_args()
     try:
         serve_fd(
             given.fd,
             given.lifeline_fd,
             state_dir=given.state_dir,
+            isolation=given.isolation,
         )
     except AgentSandboxError as error:
         print(f"{error.text} {getattr(error, 'reason', '')}".rstrip(), file=sys.stderr)

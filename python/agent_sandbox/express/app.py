@@ -17,9 +17,11 @@ from agent_sandbox.errors import AgentSandboxError, AuthenticationError
 from agent_sandbox.express.control import ControlPlane
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.download import Download, accepts_gzip
+from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.failures import is_rpc, rest_answer, rpc_answer
 from agent_sandbox.express.filesystem import Filesystem
 from agent_sandbox.express.names import absolute_path
+from agent_sandbox.express.processes.rpc import Processes
 from agent_sandbox.express.requests import (
     KeyRing,
     check_user,
@@ -32,6 +34,7 @@ from agent_sandbox.express.requests import (
 from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
 from agent_sandbox.express.upload import write_form, write_raw
 from agent_sandbox.wire.e2b import FILESYSTEM_SERVICE, ApiError
+from agent_sandbox.wire.process import PROCESS_SERVICE
 
 _log = logging.getLogger(__name__)
 
@@ -111,6 +114,7 @@ class Express:
         sandboxes: The sandboxes that it serves.
         disk: Threads for the disk.
         keys: Who may use the control plane.
+        engine: Says what sandboxes may have.
         hosts: Host names that requests must be for, None for any. Guards a service without keys
             on loopback against web pages, which reach it through a name of their own.
     """
@@ -120,19 +124,22 @@ class Express:
         sandboxes: Sandboxes,
         disk: Disk,
         keys: KeyRing,
+        engine: Engine,
         *,
         hosts: frozenset[str] | None = None,
     ) -> None:
         self._hosts = hosts
-        control = ControlPlane(sandboxes, keys)
+        control = ControlPlane(sandboxes, keys, engine)
         files = Files(sandboxes, disk)
         filesystem = Filesystem(sandboxes, disk)
+        processes = Processes(sandboxes)
         one = "/sandboxes/{sandbox_id}"
         table: list[tuple[str, str, _Handler]] = [
             ("GET", "/health", files.health),
             ("GET", "/files", files.read),
             ("POST", "/files", files.write),
             ("POST", f"/{FILESYSTEM_SERVICE}/{{rpc}}", filesystem.call),
+            ("POST", f"/{PROCESS_SERVICE}/{{rpc}}", processes.call),
         ]
         for version in ("/v2", ""):  # older clients leave the version out
             table += [

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_sandbox.errors import ArgumentError, SandboxNotFoundError, UnsupportedError
+from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.requests import KeyRing, body, query
 from agent_sandbox.express.sandboxes import Sandbox, Sandboxes, checked_ttl
 from agent_sandbox.wire import e2b, headers
@@ -49,11 +50,13 @@ class ControlPlane:
     Args:
         sandboxes: What they control.
         keys: Who may call.
+        engine: Says what sandboxes may have.
     """
 
-    def __init__(self, sandboxes: Sandboxes, keys: KeyRing) -> None:
+    def __init__(self, sandboxes: Sandboxes, keys: KeyRing, engine: Engine) -> None:
         self._sandboxes = sandboxes
         self._keys = keys
+        self._engine = engine
 
     def _own(self, request: Request) -> Sandbox:
         """Return the sandbox of the URL; a foreign one looks like one that never was."""
@@ -72,7 +75,12 @@ class ControlPlane:
         if wanted.auto_pause:
             raise UnsupportedError
         sandbox = await self._sandboxes.create(
-            ttl_seconds, template=wanted.template_id, metadata=wanted.metadata, owner=owner
+            ttl_seconds,
+            template=wanted.template_id,
+            metadata=wanted.metadata,
+            variables=wanted.env_vars,
+            network=self._engine.network(wanted.allow_internet_access),
+            owner=owner,
         )
         request.scope["agent_sandbox.sandbox"] = sandbox.sandbox_id[:8]
         return json_answer(_with_token(sandbox).to_json(), 201)

@@ -115,4 +115,4 @@ def rpc_error(error: AgentSandboxError) -> ErrorBody:
 
 def stream_end(error: AgentSandboxError) -> bytes:
     """Return the envelope that ends a stream with an error."""
-    return encode_end(rpc_error(error))
+    return encode_end(rpc_error(error), {headers.ERROR_CODE: [error.code]})

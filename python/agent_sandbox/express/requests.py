@@ -66,8 +66,8 @@ def header(request: Request, name: str) -> bytes | None:
     return values[0] if values else None
 
 
-async def body(request: Request) -> bytes:
-    """Return a body of at most `MAX_BODY_BYTES`.
+async def body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
+    """Return a body of at most `limit` bytes.
 
     Raises:
         SizeLimitError: E3001.
@@ -77,8 +77,8 @@ async def body(request: Request) -> bytes:
     try:
         async for chunk in request.stream():
             chunks += chunk
-            if len(chunks) > MAX_BODY_BYTES:
-                raise SizeLimitError(MAX_BODY_BYTES)
+            if len(chunks) > limit:
+                raise SizeLimitError(limit)
     except ClientDisconnect:
         raise TransferError from None
     return bytes(chunks)

@@ -10,18 +10,25 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from types import TracebackType
 
-from agent_sandbox.errors import ArgumentError, SandboxNotFoundError, SandboxUnavailableError
+from agent_sandbox.errors import (
+    ArgumentError,
+    SandboxNotFoundError,
+    SandboxUnavailableError,
+    UnsupportedError,
+)
 from agent_sandbox.express.disk import Disk
-from agent_sandbox.express.failures import os_errors
+from agent_sandbox.express.isolation import RunningSandbox
+from agent_sandbox.express.isolation.watch import watch_disk
+from agent_sandbox.express.processes.commands import Commands
+from agent_sandbox.express.spares import Spares
 from agent_sandbox.express.state import Instance
 from agent_sandbox.express.tree import Tree
 from agent_sandbox.express.watch import PolledWatch
 from agent_sandbox.limits import DEFAULT_TTL_S, MAX_TTL_S
 
-_ID_BYTES = 20
 _END_WAIT_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -44,7 +51,7 @@ class Sandbox:
     """One sandbox. Everything but its `tree` belongs to the event loop.
 
     Attributes:
-        sandbox_id: 160 random bits in lower-case Base32 after an `i`: a valid DNS label.
+        sandbox_id: See `spares.Prepared`.
         access_token: Credential of the data plane.
         owner: Digest of the API key that made it.
         started_at: Unix seconds.
@@ -53,10 +60,20 @@ class Sandbox:
     """
 
     def __init__(
-        self, sandbox_id: str, tree: Tree, *, template: str, metadata: dict[str, str], owner: bytes
+        self,
+        sandbox_id: str,
+        tree: Tree,
+        running: RunningSandbox | None,
+        *,
+        template: str,
+        metadata: dict[str, str],
+        variables: dict[str, str],
+        owner: bytes,
     ) -> None:
         self.sandbox_id = sandbox_id
         self.tree = tree
+        self.running = running
+        self._commands = None if running is None else Commands(running, variables)
         self.template = template
         self.metadata = metadata
         self.owner = owner
@@ -69,6 +86,25 @@ class Sandbox:
         self.unused = asyncio.Event()
         self.unused.set()
         self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def commands(self) -> Commands:
+        """Its commands.
+
+        Raises:
+            UnsupportedError: E5006: there is no isolation here, so nothing runs.
+        """
+        if self._commands is None:
+            raise UnsupportedError
+        return self._commands
+
+    async def stop(self) -> None:
+        """End its commands and give up its files; the directory stays."""
+        if self._commands is not None:
+            self._commands.close()
+        if self.running is not None:
+            await self.running.stop()
+        self.tree.close()
 
     def accepts_token(self, token: bytes) -> bool:
         """Return whether a header's raw value is the access token, in constant time."""
@@ -151,12 +187,15 @@ class Sandboxes:
 
     Args:
         instance: Where their directories are.
-        disk: Threads for making and removing those.
+        disk: Threads for removing those.
+        spares: Makes them.
     """
 
-    def __init__(self, instance: Instance, disk: Disk) -> None:
+    def __init__(self, instance: Instance, disk: Disk, spares: Spares) -> None:
         self._instance = instance
         self._disk = disk
+        self._spares = spares
+        self._watches: set[asyncio.Task[None]] = set()
         self._living: dict[str, Sandbox] = {}
         self._endings: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -176,30 +215,63 @@ class Sandboxes:
         return sandbox
 
     async def create(
-        self, ttl_seconds: int, *, template: str, metadata: dict[str, str], owner: bytes
+        self,
+        ttl_seconds: int,
+        *,
+        template: str,
+        metadata: dict[str, str],
+        variables: dict[str, str],
+        network: bool,
+        owner: bytes,
     ) -> Sandbox:
         """Make a sandbox that ends after `ttl_seconds`.
 
+        Args:
+            ttl_seconds: Its life.
+            template: What its maker called it.
+            metadata: What its maker attached.
+            variables: Environment of all its commands.
+            network: Whether it reaches the network.
+            owner: See `Sandbox`.
+
         Raises:
             FileOperationError: E4006 and its other kinds: the disk refused.
-            SandboxUnavailableError: E5003: the service is ending.
+            SandboxUnavailableError: E5003: it did not come up, or the service is ending.
         """
         if self._closing:
             raise SandboxUnavailableError
-        sandbox_id = "i" + base64.b32encode(secrets.token_bytes(_ID_BYTES)).decode().lower()
-
-        def make() -> int:
-            with os_errors():
-                return self._instance.make_root(sandbox_id)
-
-        tree = Tree(await self._disk.run(make))
-        sandbox = Sandbox(sandbox_id, tree, template=template, metadata=metadata, owner=owner)
-        self._living[sandbox_id] = sandbox
+        prepared = await self._spares.take(network=network)
+        running = prepared.running
+        sandbox = Sandbox(
+            prepared.sandbox_id,
+            Tree(prepared.root_fd),
+            running,
+            template=template,
+            metadata=metadata,
+            variables=variables,
+            owner=owner,
+        )
+        self._living[sandbox.sandbox_id] = sandbox
         self.set_ttl(sandbox, ttl_seconds)
-        if self._closing:  # the end began while the directory was made
+        if self._closing:  # the end began while it was made
             self._begin_end(sandbox, interrupt_holders=True)
             raise SandboxUnavailableError
+        if running is not None:
+            self._watch(watch_disk(running))
+            self._watch(self._follow(sandbox, running))
+        self._spares.fill()
         return sandbox
+
+    def _watch(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._watches.add(task)
+        task.add_done_callback(self._watches.discard)
+
+    async def _follow(self, sandbox: Sandbox, running: RunningSandbox) -> None:
+        """End the sandbox when its processes do, however that came about."""
+        await running.ended.wait()
+        if not sandbox.ended:
+            self._begin_end(sandbox, interrupt_holders=True)
 
     def set_ttl(self, sandbox: Sandbox, ttl_seconds: int, *, shorten: bool = True) -> None:
         """Let a sandbox end `ttl_seconds` from now; without `shorten`, only if that is later."""
@@ -227,8 +299,9 @@ class Sandboxes:
         self._closing = True
         for sandbox in self:
             self._begin_end(sandbox, interrupt_holders=True)
-        while self._endings:
-            await asyncio.wait(tuple(self._endings))
+        await self._spares.close()
+        while self._endings or self._watches:
+            await asyncio.wait((*self._endings, *self._watches))
 
     def _begin_end(self, sandbox: Sandbox, *, interrupt_holders: bool) -> asyncio.Task[None]:
         sandbox.ended = True
@@ -248,7 +321,7 @@ class Sandboxes:
 
     async def _end(self, sandbox: Sandbox) -> None:
         await sandbox.unused.wait()
-        sandbox.tree.close()
+        await sandbox.stop()
         try:
             await self._disk.run(lambda: self._instance.remove_root(sandbox.sandbox_id))
         except OSError as error:  # the sweep of a later start tries again

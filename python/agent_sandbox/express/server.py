@@ -17,6 +17,8 @@ import uvicorn
 
 from agent_sandbox.errors import ConfigError
 from agent_sandbox.express import preload
+from agent_sandbox.express.engine import Engine, Isolation, choose_kind
+from agent_sandbox.express.isolation import Spawner
 from agent_sandbox.express.logs import configure_logging
 from agent_sandbox.express.openat2 import require_openat2
 from agent_sandbox.express.privileges import drop_privileges, seal_imports, service_ids
@@ -39,6 +41,8 @@ class ServeConfig:
         api_key_file: Keys that callers may use, one a line; blank lines and `#` lines are skipped.
         state_dir: Where sandboxes live; None for `default_state_dir()`.
         insecure: Whether a non-loopback address without keys is accepted.
+        isolation: See `agent_sandbox.express.engine.Isolation`.
+        network: Whether sandboxes share this machine's network, its loopback services included.
     """
 
     host: str = "127.0.0.1"
@@ -46,6 +50,8 @@ class ServeConfig:
     api_key_file: Path | None = None
     state_dir: Path | None = None
     insecure: bool = False
+    isolation: Isolation = "auto"
+    network: bool = False
 
 
 def serve_tcp(config: ServeConfig) -> None:
@@ -69,12 +75,20 @@ def serve_tcp(config: ServeConfig) -> None:
     hosts = None
     if loopback and not keys:
         hosts = frozenset({"localhost", "127.0.0.1", "[::1]", url_host, config.host.lower()})
-    with _prepared(config.state_dir, "INFO", keys=keys, hosts=hosts) as service:
+    how = _How(config.isolation, config.network)
+    with _prepared(config.state_dir, "INFO", how, keys=keys, hosts=hosts) as service:
         print(f"http://{url_host}:{bound[1]}", flush=True)
         _run(service, listener, lifeline_fd=None)
 
 
-def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None) -> None:
+def serve_fd(
+    fd: int,
+    lifeline_fd: int,
+    *,
+    state_dir: Path | None,
+    isolation: Isolation = "auto",
+    network: bool = False,
+) -> None:
     """Serve on a listening unix socket until the other end of a pipe is closed.
 
     The socket's own permissions decide who may call: there are no API keys. Owns the process.
@@ -83,6 +97,8 @@ def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None) -> None:
         fd: The listening socket.
         lifeline_fd: The reading end of a pipe that the parent keeps open.
         state_dir: Where sandboxes live; None for `default_state_dir()`.
+        isolation: As in `ServeConfig`.
+        network: As in `ServeConfig`.
 
     Raises:
         ConfigError: E6000, with a `reason`.
@@ -90,25 +106,43 @@ def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None) -> None:
     listener = socket.socket(fileno=fd)
     for passed in (fd, lifeline_fd):
         os.set_inheritable(passed, False)  # the parent had to make them inheritable
-    with _prepared(state_dir, "WARNING", keys=(), hosts=None) as service:
+    how = _How(isolation, network)
+    with _prepared(state_dir, "WARNING", how, keys=(), hosts=None) as service:
         _run(service, listener, lifeline_fd)
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    isolation: Isolation
+    network: bool
 
 
 @contextlib.contextmanager
 def _prepared(
-    state_dir: Path | None, log_level: str, *, keys: tuple[str, ...], hosts: frozenset[str] | None
+    state_dir: Path | None,
+    log_level: str,
+    how: _How,
+    *,
+    keys: tuple[str, ...],
+    hosts: frozenset[str] | None,
 ) -> Iterator[Service]:
     """Make the process fit to serve; the order matters."""
     configure_logging(log_level)
     require_openat2()
     uid, gid = service_ids()
     state = open_state_dir(state_dir or default_state_dir(), uid=uid, gid=gid)
+    # Before the rights are dropped: the interpreter may lie where the service's user cannot read.
+    spawner = None
+    if choose_kind(how.isolation) is not None:
+        as_root = os.geteuid() == 0
+        spawner = Spawner.launch(user=uid if as_root else None, group=gid if as_root else None)
     os.umask(0o022)
     _raise_descriptor_limit()
     preload.load()
     drop_privileges(uid, gid)
     seal_imports()
-    yield Service(state, keys=keys, hosts=hosts)
+    engine = Engine(spawner, isolation=how.isolation, network=how.network)
+    yield Service(state, keys=keys, hosts=hosts, engine=engine)
 
 
 def _run(service: Service, listener: socket.socket, lifeline_fd: int | None) -> None:

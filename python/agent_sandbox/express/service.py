@@ -6,9 +6,11 @@ import asyncio
 
 from agent_sandbox.express.app import Express
 from agent_sandbox.express.disk import Disk
+from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.requests import KeyRing
 from agent_sandbox.express.sandboxes import Sandboxes
+from agent_sandbox.express.spares import Spares
 from agent_sandbox.express.state import Instance
 
 
@@ -19,27 +21,37 @@ class Service:
         state: The state directory, which the service takes over.
         keys: API keys; none accepts every caller.
         hosts: Host names that requests must be for, None for any.
+        engine: How sandboxes run, which the service takes over.
 
     Raises:
         ConfigError: E6000: the state directory cannot be used.
     """
 
     def __init__(
-        self, state: Descriptor, *, keys: tuple[str, ...], hosts: frozenset[str] | None
+        self,
+        state: Descriptor,
+        *,
+        keys: tuple[str, ...],
+        hosts: frozenset[str] | None,
+        engine: Engine,
     ) -> None:
         self._instance = Instance(state)
         self._disk = Disk()
-        self._sandboxes = Sandboxes(self._instance, self._disk)
+        self._engine = engine
+        self._spares = Spares(self._instance, self._disk, engine)
+        self._sandboxes = Sandboxes(self._instance, self._disk, self._spares)
         self._sweep: asyncio.Task[None] | None = None
-        self.app = Express(self._sandboxes, self._disk, KeyRing(keys), hosts=hosts)
+        self.app = Express(self._sandboxes, self._disk, KeyRing(keys), engine, hosts=hosts)
 
     def start(self) -> None:
-        """Begin to remove what crashed instances left, beside everything else."""
+        """Begin to make spare sandboxes and to remove what crashed instances left."""
+        self._spares.fill()
         self._sweep = asyncio.get_running_loop().create_task(self._disk.run(self._instance.sweep))
 
     async def close(self) -> None:
         """End every sandbox, remove their directories, and give the state directory back."""
         await self._sandboxes.close()
+        await self._engine.close()
         if self._sweep:
             await asyncio.wait([self._sweep])
         await self._disk.run(self._instance.close)

@@ -21,15 +21,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent_sandbox.errors import ConfigError
+from agent_sandbox.express.isolation import prepare_directory
 from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.removal import remove_tree
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
-
-_ACCOUNTS = {
-    "passwd": "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n",
-    "group": "root:x:0:\nuser:x:1000:\n",
-}
 
 
 def default_state_dir() -> Path:
@@ -114,17 +110,11 @@ class Instance:
         with Descriptor(os.open(sandbox_id, _DIRECTORY, dir_fd=self._own.fd)) as fd:
             os.mkdir("root", 0o755, dir_fd=fd)
             root = os.open("root", _DIRECTORY, dir_fd=fd)
-        with contextlib.ExitStack() as on_failure:
-            on_failure.callback(os.close, root)
-            for name in ("etc", "home", "home/user", "tmp", "var", "var/tmp"):
-                os.mkdir(name, 0o755, dir_fd=root)
-            for name in ("tmp", "var/tmp"):
-                os.chmod(name, 0o1777, dir_fd=root)  # noqa: S103 - as every /tmp, below 0700
-            for name, text in _ACCOUNTS.items():
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                with Descriptor(os.open(f"etc/{name}", flags, 0o644, dir_fd=root)) as fd:
-                    os.write(fd, text.encode())
-            on_failure.pop_all()
+        try:
+            prepare_directory(root)
+        except BaseException:
+            os.close(root)
+            raise
         return root
 
     def remove_root(self, sandbox_id: str) -> None:

@@ -56,13 +56,22 @@ class ServerStream:
     Args:
         request: The call; its deadline (`connect-timeout-ms`) is kept.
         run: Gets the request, its one message, and the function that sends messages.
+        max_message_bytes: Longest request message.
+        keeps_deadline: False where `run` keeps the deadline itself.
     """
 
     def __init__(
-        self, request: Request, run: Callable[[Request, bytes, Emit], Awaitable[None]]
+        self,
+        request: Request,
+        run: Callable[[Request, bytes, Emit], Awaitable[None]],
+        *,
+        max_message_bytes: int = MAX_BODY_BYTES,
+        keeps_deadline: bool = True,
     ) -> None:
         self._request = request
         self._run = run
+        self._max_message_bytes = max_message_bytes
+        self._keeps_deadline = keeps_deadline
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,8 +88,9 @@ class ServerStream:
             await self._send(send, stream_end(error), more=False, error=error)
 
     async def _message(self) -> bytes:
-        decoder = connect.EnvelopeDecoder(max_message_bytes=MAX_BODY_BYTES, broken=ArgumentError)
-        messages = decoder.feed(await body(self._request))
+        limit = self._max_message_bytes
+        decoder = connect.EnvelopeDecoder(max_message_bytes=limit, broken=ArgumentError)
+        messages = decoder.feed(await body(self._request, limit + connect.PREFIX_BYTES))
         decoder.finish(needs_end=False)
         if len(messages) != 1 or messages[0].end:
             raise ArgumentError
@@ -89,6 +99,8 @@ class ServerStream:
     async def _work(self, message: bytes, receive: Receive, emit: Emit) -> bool:
         """Run the call; return whether anybody is left to hear of its end."""
         deadline_s = seconds(self._request, headers.CONNECT_TIMEOUT_MS, unit_s=0.001)
+        if not self._keeps_deadline:
+            deadline_s = None
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(self._run(self._request, message, emit))
         gone = loop.create_task(_disconnected(receive))

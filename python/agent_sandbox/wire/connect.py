@@ -30,6 +30,9 @@ FLAG_END = 0x02
 
 _PREFIX = struct.Struct(">BI")
 
+PREFIX_BYTES = _PREFIX.size
+"""Bytes of an envelope before its message."""
+
 
 class ConnectCode(enum.StrEnum):
     """The error codes of the protocol."""
@@ -97,6 +100,7 @@ class _End(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     error: ErrorBody | None = None
+    metadata: dict[str, list[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +146,16 @@ def encode_envelope(data: bytes) -> bytes:
     return _PREFIX.pack(0, len(data)) + data
 
 
-def encode_end(error: ErrorBody | None = None) -> bytes:
-    """Return the envelope that ends a stream, with the error where it failed."""
-    data = _End(error=error).model_dump_json(exclude_none=True).encode()
+def encode_end(
+    error: ErrorBody | None = None, metadata: dict[str, list[str]] | None = None
+) -> bytes:
+    """Return the envelope that ends a stream, with the error where it failed.
+
+    Args:
+        error: Why it failed; None for a good end.
+        metadata: What a header would say, had it been known before the first message.
+    """
+    data = _End(error=error, metadata=metadata).model_dump_json(exclude_none=True).encode()
     return _PREFIX.pack(FLAG_END, len(data)) + data
 
 
@@ -222,3 +233,15 @@ class EnvelopeDecoder:
             return _End.model_validate_json(envelope.data).error
         except ValidationError:
             raise self._broken from None
+
+    def end_metadata(self, envelope: Envelope) -> dict[str, list[str]]:
+        """Return the metadata of an end envelope: header names in lower case with their values.
+
+        Raises:
+            AgentSandboxError: The `broken` of the constructor: the envelope is no valid end.
+        """
+        try:
+            found = _End.model_validate_json(envelope.data).metadata or {}
+        except ValidationError:
+            raise self._broken from None
+        return {name.lower(): values for name, values in found.items()}

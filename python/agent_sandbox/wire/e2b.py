@@ -164,7 +164,9 @@ class WrittenFile(_Message):
 # --- filesystem.Filesystem --------------------------------------------------------------------
 
 
-class _Proto(_Message):
+class ProtoMessage(_Message):
+    """The base of every RPC message: canonical protobuf JSON."""
+
     model_config = ConfigDict(
         extra="ignore",
         frozen=True,
@@ -221,7 +223,7 @@ def _number(value: Any) -> Any:
 _Int64 = Annotated[int, PlainSerializer(str, return_type=str, when_used="json")]
 
 
-class EntryInfo(_Proto):
+class EntryInfo(ProtoMessage):
     """One entry of a file system.
 
     Attributes:
@@ -247,32 +249,32 @@ class EntryInfo(_Proto):
     is_symlink: StrictBool = False
 
 
-class StatRequest(_Proto):
+class StatRequest(ProtoMessage):
     """Asks for one entry; a final symbolic link is not followed."""
 
     path: str = ""
 
 
-class MakeDirRequest(_Proto):
+class MakeDirRequest(ProtoMessage):
     """Makes a directory and its missing parents; `already_exists` where it stands already."""
 
     path: str = ""
 
 
-class RemoveRequest(_Proto):
+class RemoveRequest(ProtoMessage):
     """Removes an entry, a directory with everything under it."""
 
     path: str = ""
 
 
-class MoveRequest(_Proto):
+class MoveRequest(ProtoMessage):
     """Renames an entry."""
 
     source: str = ""
     destination: str = ""
 
 
-class ListDirRequest(_Proto):
+class ListDirRequest(ProtoMessage):
     """Lists a directory.
 
     Attributes:
@@ -283,23 +285,23 @@ class ListDirRequest(_Proto):
     depth: Annotated[int, BeforeValidator(_number)] = Field(default=0, ge=0, le=0xFFFF_FFFF)
 
 
-class EntryResponse(_Proto):
+class EntryResponse(ProtoMessage):
     """Answer of Stat, MakeDir and Move."""
 
     entry: EntryInfo | None = None
 
 
-class ListDirResponse(_Proto):
+class ListDirResponse(ProtoMessage):
     """Answer of ListDir: every entry but the directory itself, parents before children."""
 
     entries: list[EntryInfo] = []
 
 
-class Empty(_Proto):
+class Empty(ProtoMessage):
     """A message without fields: the answers of Remove and RemoveWatcher, and marks in a stream."""
 
 
-class WatchDirRequest(_Proto):
+class WatchDirRequest(ProtoMessage):
     """Starts a watch; also the body of CreateWatcher."""
 
     path: str = ""
@@ -308,7 +310,7 @@ class WatchDirRequest(_Proto):
     allow_network_mounts: StrictBool = False
 
 
-class FilesystemEvent(_Proto):
+class FilesystemEvent(ProtoMessage):
     """One change.
 
     Attributes:
@@ -321,7 +323,7 @@ class FilesystemEvent(_Proto):
     entry: EntryInfo | None = None
 
 
-class WatchDirResponse(_Proto):
+class WatchDirResponse(ProtoMessage):
     """One message of a watch: exactly one field is set, `start` in the first."""
 
     start: Empty | None = None
@@ -329,13 +331,13 @@ class WatchDirResponse(_Proto):
     keepalive: Empty | None = None
 
 
-class Watcher(_Proto):
+class Watcher(ProtoMessage):
     """Names a polled watch: answer of CreateWatcher, request of the two other watcher RPCs."""
 
     watcher_id: str = ""
 
 
-class WatcherEvents(_Proto):
+class WatcherEvents(ProtoMessage):
     """Answer of GetWatcherEvents: what happened since the last call."""
 
     events: list[FilesystemEvent] = []

@@ -40,3 +40,15 @@ KEEPALIVE_PING_INTERVAL = "keepalive-ping-interval"
 
 NEXT_TOKEN = "x-next-token"  # noqa: S105 - the name of a header, not a secret
 """Where the next page of a list begins; absent on the last page."""
+
+ON_DISCONNECT = "agent-sandbox-on-disconnect"
+"""On Start: `kill` ends the command when its caller goes, and lets the sandbox live as long as it
+runs. Without it a command goes on."""
+
+OUTPUT_LIMIT = "agent-sandbox-output-limit"
+"""On Start and Connect: instead of the output as it comes, send the first and the last part of
+each stream at the end, at most so many bytes together."""
+
+REPLAY = "agent-sandbox-replay"
+"""On Connect: `1` sends what is still held of the output so far first, also of a command that has
+ended; `only` sends just that."""

@@ -56,6 +56,11 @@ def describe() -> list[Finding]:
     return findings
 
 
+def isolation_works() -> bool:
+    """Look whether bubblewrap starts a sandbox here; blocks for a moment."""
+    return _bubblewrap().works
+
+
 def _filter() -> Finding:
     machine = platform.machine()
     if machine not in seccomp.MACHINES:

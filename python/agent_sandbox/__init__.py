@@ -20,12 +20,15 @@ from agent_sandbox.errors import AgentSandboxError, FileSizeLimitError
 
 if TYPE_CHECKING:
     from agent_sandbox.client._streams import AsyncStream
+    from agent_sandbox.client.commands import Command, Commands
     from agent_sandbox.client.files import Files
     from agent_sandbox.client.sandbox import Sandbox, SandboxClient
 
 __all__ = [
     "AgentSandboxError",
     "AsyncStream",
+    "Command",
+    "Commands",
     "FileSizeLimitError",
     "Files",
     "Sandbox",
@@ -37,6 +40,8 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "AsyncStream": "agent_sandbox.client._streams",
+    "Command": "agent_sandbox.client.commands",
+    "Commands": "agent_sandbox.client.commands",
     "Files": "agent_sandbox.client.files",
     "Sandbox": "agent_sandbox.client.sandbox",
     "SandboxClient": "agent_sandbox.client.sandbox",

@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 from agent_sandbox.client._streams import Stream
+from agent_sandbox.client.blocking_commands import Command, Commands
 from agent_sandbox.client.blocking_files import Files
 from agent_sandbox.client.blocking_sandbox import Sandbox, SandboxClient
 
-__all__ = ["Files", "Sandbox", "SandboxClient", "Stream"]
+__all__ = ["Command", "Commands", "Files", "Sandbox", "SandboxClient", "Stream"]

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from agent_sandbox.errors import TABLE, AgentSandboxError, FileOperationError, SandboxNotFoundError
+from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.failures import os_errors, rest_answer, rpc_answer, rpc_error, stream_end
 from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.service import Service
@@ -26,7 +27,7 @@ CANARY = "canary-of-an-exception"
 @pytest.fixture
 async def http(tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
     state = Descriptor(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY))
-    service = Service(state, keys=(), hosts=None)
+    service = Service(state, keys=(), hosts=None, engine=Engine(None))
     transport = httpx2.ASGITransport(service.app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://express") as client:
         yield client

@@ -220,6 +220,7 @@ def test_a_huge_sparse_file_is_streamed_and_can_be_left(box: Box, root: Path) ->
 
 def test_a_tree_deeper_than_any_path_is_listed_and_removed(box: Box, root: Path) -> None:
     owner = root.stat()
+    before = sorted(path.name for path in root.iterdir())
     (root / "deep").mkdir()
     fd = os.open(root / "deep", os.O_RDONLY)
     for _ in range(2_200):
@@ -234,4 +235,4 @@ def test_a_tree_deeper_than_any_path_is_listed_and_removed(box: Box, root: Path)
     assert listed.status_code == 200
     assert len(listed.json()["entries"]) > 1_000
     assert box.rpc("Remove", path="/deep").status_code == 200
-    assert sorted(path.name for path in root.iterdir()) == ["etc", "home", "tmp", "var"]
+    assert sorted(path.name for path in root.iterdir()) == before

@@ -118,9 +118,11 @@ class TestRemove:
         box.put("/d/e/f", b"x")
         box.put("/g", b"x")
         (root / "l").symlink_to("g")
+        before = names(box, "/")
+        assert {"/d", "/g", "/l"} <= set(before)
         for path in ("/l", "/d", "/g", "/home/user"):
             assert box.rpc("Remove", path=path).json() == {}
-        assert names(box, "/") == ["/etc", "/home", "/tmp", "/var"]
+        assert names(box, "/") == [path for path in before if path not in ("/d", "/g", "/l")]
 
     def test_absence_is_success(self, box: Box) -> None:
         for path in ("/none", "/none/too"):
@@ -130,13 +132,14 @@ class TestRemove:
         assert box.rpc("Remove", path="/").status_code == 403
 
     def test_a_wide_and_locked_tree_goes(self, box: Box, root: Path) -> None:
+        before = names(box, "/")
         for n in range(300):
             box.rpc("MakeDir", path=f"/w/{n}/x/y")
         for mode, path in [(0o000, "w/0/x/y"), (0o000, "w/0"), (0o555, "w/1"), (0o444, "w")]:
             (root / path).chmod(mode)
         assert box.rpc("Remove", path="/w").status_code == 200
         assert not (root / "w").exists()
-        assert names(box, "/") == ["/etc", "/home", "/tmp", "/var"]
+        assert names(box, "/") == before
 
 
 class TestProtocol:

@@ -11,6 +11,7 @@ from agent_sandbox.errors import (
     ArgumentError,
     AuthenticationError,
     Base64Error,
+    CommandFailedError,
     FileConflictError,
     FileKindError,
     FileMissingError,
@@ -26,13 +27,12 @@ from agent_sandbox.errors import (
     TransferError,
     TransferTimeoutError,
     UnknownToolError,
-    UnsupportedError,
     UploadTimeoutError,
 )
 from agent_sandbox.wire import headers
 from agent_sandbox.wire.connect import ConnectCode
 
-_OURS_ALONE = (Base64Error, SizeLimitError, UnknownToolError, UnsupportedError)
+_OURS_ALONE = (Base64Error, CommandFailedError, SizeLimitError, UnknownToolError)
 """Made on this side only, or with attributes that an answer does not carry."""
 
 _FROM_SERVICE: dict[str, type[AgentSandboxError]] = {
@@ -42,6 +42,11 @@ _FROM_SERVICE: dict[str, type[AgentSandboxError]] = {
     and not issubclass(cls, _OURS_ALONE)
 }
 """The codes a service may speak of; beside another one the status counts."""
+
+
+def service_error(code: str) -> type[AgentSandboxError] | None:
+    """Return the error that a service may mean by a code, None for every other code."""
+    return _FROM_SERVICE.get(code)
 
 
 def named_error(head: Head) -> type[AgentSandboxError] | None:

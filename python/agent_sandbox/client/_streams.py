@@ -31,6 +31,11 @@ class _State(Generic[T]):
         self._ends_at: float | None = None
         self._closed = False
 
+    @property
+    def decoder(self) -> Decoder[T] | None:
+        """What turns the body into items, once the head has come."""
+        return self._decoder
+
     def _begin(self) -> None:
         if self._closed:
             raise RuntimeError("the stream is closed")

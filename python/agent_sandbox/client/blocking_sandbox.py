@@ -11,6 +11,7 @@ from agent_sandbox.client._calls import Operation
 from agent_sandbox.client._drive_blocking import BlockingDriver, BlockingHttpClient
 from agent_sandbox.client._http import blocking_client
 from agent_sandbox.client._open import ClosedClientError, Slot, choose_provider
+from agent_sandbox.client.blocking_commands import Commands
 from agent_sandbox.client.blocking_files import Files
 from agent_sandbox.client.operations import sandboxes
 from agent_sandbox.client.providers import Endpoint, Provider
@@ -116,23 +117,31 @@ class SandboxClient:
 
     def _sandbox(self, found: e2b.Sandbox, *, created: bool) -> Sandbox:
         driver, endpoint = self._reach()
+        target = endpoint.data(found)
         files = Files(
             driver,
-            endpoint.data(found),
+            target,
             streaming=self._provider.streaming,
             coding=endpoint.coding,
         )
-        return Sandbox(self, found.sandbox_id, files, created=created)
+        return Sandbox(self, found.sandbox_id, files, Commands(driver, target), created=created)
 
 
 class Sandbox:
     """One sandbox, blocking; all as in `agent_sandbox.client.sandbox.Sandbox`."""
 
     def __init__(
-        self, client: SandboxClient, sandbox_id: str, files: Files, *, created: bool
+        self,
+        client: SandboxClient,
+        sandbox_id: str,
+        files: Files,
+        commands: Commands,
+        *,
+        created: bool,
     ) -> None:
         self.sandbox_id = sandbox_id
         self.files = files
+        self.commands = commands
         self._client = client
         self._created = created
         self._owns_client = False

@@ -36,9 +36,7 @@ def choose_kind(isolation: Isolation) -> Kind | None:
     if find_bubblewrap() is not None and _has_filter():
         return "bubblewrap"
     if isolation == "bubblewrap":
-        raise ConfigError(
-            reason="There is no bubblewrap on this machine: install it."
-        )
+        raise ConfigError(reason="There is no bubblewrap on this machine: install it.")
     return None
 
 

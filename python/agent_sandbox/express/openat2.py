@@ -17,6 +17,7 @@ _SYS_OPENAT2 = 437  # the same on every architecture of ours; alpha alone differ
 
 _NO_MAGICLINKS = 0x02
 _NO_SYMLINKS = 0x04
+_NO_XDEV = 0x01
 _BENEATH = 0x08
 _IN_ROOT = 0x10
 
@@ -51,10 +52,14 @@ def open_in_root(root_fd: int, path: str, flags: int, mode: int = 0) -> int:
 def open_below(directory_fd: int, path: str, flags: int) -> int:
     """Open a relative path under a directory without following any symbolic link.
 
+    Mount points end the way: who walks a sandbox from `/` gets its own files, not all of the
+    system's.
+
     Raises:
-        OSError: As open(2) does; ELOOP for a symbolic link, EXDEV for a way out.
+        OSError: As open(2) does; ELOOP for a symbolic link, EXDEV for a mount and for a way out.
     """
-    return _openat2(directory_fd, path, flags, 0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS)
+    resolve = _BENEATH | _NO_XDEV | _NO_SYMLINKS | _NO_MAGICLINKS
+    return _openat2(directory_fd, path, flags, 0, resolve)
 
 
 def _openat2(directory_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:

@@ -35,6 +35,8 @@ def _number(value: Any) -> Any:
 
 def _read_bytes(value: Any) -> Any:
     """Read protobuf JSON's bytes: Base64 with either alphabet, padded or not."""
+    if isinstance(value, bytes):
+        return value
     if not isinstance(value, str):
         raise ValueError("Base64 text is expected")
     try:

@@ -9,8 +9,8 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from agent_sandbox.client._answers import READ, STREAM_END, named_error, require_identity
-from agent_sandbox.client._calls import Call, Decoder, Head, Operation, Sink, exchange
-from agent_sandbox.client._sinks import Bounded
+from agent_sandbox.client._calls import Call, Decoder, Head, Operation
+from agent_sandbox.client.operations._rpc import rpc_headers, unary
 from agent_sandbox.errors import (
     AgentSandboxError,
     ArgumentError,
@@ -24,9 +24,6 @@ from agent_sandbox.paths import canonical_path
 from agent_sandbox.wire import connect, e2b, headers
 
 M = TypeVar("M", bound=BaseModel)
-
-MAX_ANSWER_BYTES = 67_108_864
-"""Longest answer of one call: a list of some hundred thousand entries."""
 
 
 def list_dir(path: str, depth: int) -> Operation[list[FileInfo]]:
@@ -89,7 +86,7 @@ def watch(path: str, *, recursive: bool) -> Call[Decoder[FileEvent]]:
     return Call(
         method="POST",
         path=f"/{e2b.FILESYSTEM_SERVICE}/WatchDir",
-        headers=_headers(connect.STREAM_TYPE)
+        headers=rpc_headers(connect.STREAM_TYPE)
         | {"connect-accept-encoding": "identity", headers.KEEPALIVE_PING_INTERVAL: "50"},
         content=connect.encode_envelope(request.to_json()),
         accept=_events,
@@ -98,35 +95,7 @@ def watch(path: str, *, recursive: bool) -> Call[Decoder[FileEvent]]:
 
 
 def _unary(method: str, body: bytes, answer: type[M]) -> Operation[M]:
-    def accept(head: Head) -> Sink[bytes]:
-        READ.check(head, 200)
-        require_identity(head)
-        return Bounded(MAX_ANSWER_BYTES, over=_too_long)
-
-    data = yield from exchange(
-        Call(
-            method="POST",
-            path=f"/{e2b.FILESYSTEM_SERVICE}/{method}",
-            headers=_headers(connect.UNARY_TYPE),
-            content=body,
-            accept=accept,
-        )
-    )
-    try:
-        return answer.model_validate_json(data)
-    except ValidationError:
-        raise TransferError from None
-
-
-def _headers(content_type: str) -> dict[str, str]:
-    return {
-        "content-type": content_type,
-        headers.CONNECT_PROTOCOL_VERSION: connect.PROTOCOL_VERSION,
-    }
-
-
-def _too_long(limit: int) -> AgentSandboxError:
-    return TransferError()
+    return unary(e2b.FILESYSTEM_SERVICE, method, body, answer)
 
 
 def _entry(answer: e2b.EntryResponse) -> FileInfo:

@@ -1,0 +1,70 @@
+"""Unary calls of Connect services."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from agent_sandbox.client._answers import READ, Failures, require_identity
+from agent_sandbox.client._calls import Call, Head, Operation, Sink, exchange
+from agent_sandbox.client._sinks import Bounded
+from agent_sandbox.errors import AgentSandboxError, TransferError, TransferTimeoutError
+from agent_sandbox.wire import connect, headers
+
+M = TypeVar("M", bound=BaseModel)
+
+MAX_ANSWER_BYTES = 67_108_864
+"""Longest answer of one call: a list of some hundred thousand entries."""
+
+
+def unary(
+    service: str,
+    method: str,
+    body: bytes,
+    answer: type[M],
+    failures: Failures = READ,
+    late: type[AgentSandboxError] = TransferTimeoutError,
+) -> Operation[M]:
+    """Describe one unary call; its value is the answer's message.
+
+    Args:
+        service: First segment of the path.
+        method: Second one.
+        body: The request message.
+        answer: What the answer is read as.
+        failures: What other statuses than 200 mean.
+        late: What is raised when time is over.
+    """
+
+    def accept(head: Head) -> Sink[bytes]:
+        failures.check(head, 200)
+        require_identity(head)
+        return Bounded(MAX_ANSWER_BYTES, over=_too_long)
+
+    data = yield from exchange(
+        Call(
+            method="POST",
+            path=f"/{service}/{method}",
+            headers=rpc_headers(connect.UNARY_TYPE),
+            content=body,
+            accept=accept,
+            timeout_error=late,
+        )
+    )
+    try:
+        return answer.model_validate_json(data)
+    except ValidationError:
+        raise TransferError from None
+
+
+def rpc_headers(content_type: str) -> dict[str, str]:
+    """Return the headers of every call of a Connect service."""
+    return {
+        "content-type": content_type,
+        headers.CONNECT_PROTOCOL_VERSION: connect.PROTOCOL_VERSION,
+    }
+
+
+def _too_long(limit: int) -> AgentSandboxError:
+    return TransferError()

@@ -158,6 +158,7 @@ def child(
     *,
     env: Mapping[str, str] | None = None,
     command: Sequence[str] = (sys.executable, "-m", "agent_sandbox.express"),
+    arguments: Sequence[str] = (),
 ) -> Iterator[Child]:
     """Run Express as a child on a unix socket in `directory`."""
     log = directory / "child.log"
@@ -175,6 +176,7 @@ def child(
                     f"--fd={listener.fileno()}",
                     f"--lifeline-fd={reading}",
                     f"--state-dir={state}",
+                    *arguments,
                 ],
                 stdin=subprocess.DEVNULL,
                 stderr=errors,

@@ -1,0 +1,294 @@
+"""What the public SDK does not ask for: without isolation, slow readers, leases, ends."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import struct
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+from tests.support.express import Box, Service, child, served, wait_until
+
+
+def rpc(box: Box, name: str, headers: dict[str, str] | None = None, **message: Any) -> Any:
+    url = f"/process.Process/{name}"
+    return box.http.post(url, json=message, headers=box.headers | (headers or {}))
+
+
+@contextlib.contextmanager
+def stream(
+    box: Box, name: str, headers: dict[str, str] | None = None, **message: Any
+) -> Iterator[httpx2.Response]:
+    body = json.dumps(message).encode()
+    lines = box.headers | {"content-type": "application/connect+json"} | (headers or {})
+    content = struct.pack(">BI", 0, len(body)) + body
+    with box.http.stream(
+        "POST", f"/process.Process/{name}", content=content, headers=lines
+    ) as answer:
+        yield answer
+
+
+def messages(answer: httpx2.Response) -> Iterator[dict[str, Any]]:
+    buffer = bytearray()
+    for chunk in answer.iter_raw():
+        buffer += chunk
+        while len(buffer) >= 5:
+            _, length = struct.unpack_from(">BI", buffer)
+            if len(buffer) < 5 + length:
+                break
+            yield json.loads(bytes(buffer[5 : 5 + length]))
+            del buffer[: 5 + length]
+
+
+def shell(line: str, **more: Any) -> dict[str, Any]:
+    return {"process": {"cmd": "/bin/sh", "args": ["-c", line]} | more, "stdin": False}
+
+
+def run(box: Box, line: str, headers: dict[str, str] | None = None) -> tuple[bytes, dict[str, Any]]:
+    """Run a line and return its standard output and the last message."""
+    out = b""
+    last: dict[str, Any] = {}
+    with stream(box, "Start", headers, **shell(line)) as answer:
+        for last in messages(answer):
+            out += base64.b64decode(last.get("event", {}).get("data", {}).get("stdout", ""))
+            if "end" in last.get("event", {}):
+                return out, last["event"]["end"]
+    return out, last
+
+
+def test_nothing_of_the_service_is_in_a_command(box: Box) -> None:
+    out, end = run(box, "env; ls /proc/self/fd; id -u; cat /proc/1/comm; ls /proc/*/comm | wc -l")
+    assert end == {"exited": True, "status": "exit status 0"}
+    text = out.decode()
+    assert "AGENT_SANDBOX" not in text
+    assert "\n1000\n" in text
+    fds = text.split("LANG")[-1].split("\n1000\n")[0].split("\n")[-4:]
+    assert set(fds) <= {"0", "1", "2", "3"}, "3 is the directory that ls reads"
+
+
+def test_keepalives_come_when_nothing_else_does(box: Box) -> None:
+    seen = []
+    with stream(
+        box, "Start", {"keepalive-ping-interval": "1"}, **shell("sleep 1.5; echo x")
+    ) as answer:
+        seen = [next(iter(one["event"])) for one in messages(answer) if "event" in one]
+    assert seen == ["start", "keepalive", "data", "end"]
+
+
+def test_the_end_of_a_connection_ends_the_stream_and_not_the_command(box: Box) -> None:
+    with stream(box, "Start", **shell("sleep 1000")) as answer:
+        pid = next(messages(answer))["event"]["start"]["pid"]
+    listed = rpc(box, "List").json()["processes"]
+    assert [one["pid"] for one in listed] == [pid]
+    with stream(
+        box, "Start", {"agent-sandbox-on-disconnect": "kill"}, **shell("sleep 2000")
+    ) as answer:
+        next(messages(answer))
+        assert len(rpc(box, "List").json()["processes"]) == 2
+    wait_until(lambda: [one["pid"] for one in rpc(box, "List").json()["processes"]] == [pid])
+
+
+def test_a_deadline_ends_the_command_even_when_nobody_watches(box: Box) -> None:
+    with stream(box, "Start", {"connect-timeout-ms": "400"}, **shell("sleep 1000")) as answer:
+        next(messages(answer))
+    wait_until(lambda: rpc(box, "List").json() == {})
+    _, last = run(box, "sleep 1000", {"connect-timeout-ms": "200"})
+    assert last["error"]["code"] == "deadline_exceeded"
+    assert last["metadata"] == {"agent-sandbox-error": ["E5008"]}
+
+
+def test_a_reader_that_takes_nothing_makes_the_command_wait(express: Service, box: Box) -> None:
+    process = psutil.Process(express.process.pid)
+    with stream(box, "Start", **shell("head -c 300M /dev/zero; touch /tmp/done")) as answer:
+        got = messages(answer)
+        next(got)
+        before = process.memory_info().rss
+        other, _ = run(box, "echo others go on")
+        assert other == b"others go on\n"
+        assert box.get("/tmp/done").status_code == 404, "it did not wait"
+        total = 0
+        for one in got:
+            data = one.get("event", {}).get("data", {}).get("stdout", "")
+            total += len(data) * 3 // 4
+        assert process.memory_info().rss - before < 32 * 2**20
+    assert total >= 300 * 2**20
+    assert box.get("/tmp/done").status_code == 200
+
+
+def test_without_a_reader_output_is_counted_and_forgotten(express: Service, box: Box) -> None:
+    process = psutil.Process(express.process.pid)
+    with stream(box, "Start", **shell("head -c 1G /dev/zero; touch /tmp/done; sleep 9")) as answer:
+        pid = next(messages(answer))["event"]["start"]["pid"]
+    before = process.memory_info().rss
+    wait_until(lambda: box.get("/tmp/done").status_code == 200)
+    assert process.memory_info().rss - before < 32 * 2**20
+
+    def held() -> list[dict[str, Any]]:
+        replay = {"agent-sandbox-replay": "only"}
+        with stream(box, "Connect", replay, process={"pid": pid}) as answer:
+            return [
+                one["event"]["data"] for one in messages(answer) if "data" in one.get("event", {})
+            ]
+
+    def whole() -> bool:
+        head, tail = held()
+        kept = len(base64.b64decode(head["stdout"])) + len(base64.b64decode(tail["stdout"]))
+        assert kept == 262_144
+        return int(tail["omittedBytes"]) + kept == 2**30
+
+    wait_until(whole)
+
+
+def test_a_foreground_command_outlives_the_life_of_its_sandbox(express: Service) -> None:
+    box = express.create(timeout=1)
+    kills = {"agent-sandbox-on-disconnect": "kill"}
+    out, end = run(box, "sleep 2; echo done", kills)
+    assert (out, end.get("status")) == (b"done\n", "exit status 0")
+    wait_until(lambda: express.http.get(f"/sandboxes/{box.sandbox_id}").status_code == 404)
+    background = express.create(timeout=1)
+    _, last = run(background, "sleep 1000")
+    assert last["error"]["code"] == "unavailable"
+    assert last["metadata"] == {"agent-sandbox-error": ["E5001"]}
+
+
+def test_killing_the_sandbox_kills_what_left_its_session(express: Service) -> None:
+    box = express.create()
+    run(box, "setsid sleep 86321 & setsid sleep 86321 & true")
+    assert len(_sleeping("86321")) == 2
+    assert box.kill().status_code == 204
+    wait_until(lambda: not _sleeping("86321"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "status", "code"),
+    [
+        ("SendSignal", {"process": {"pid": 1}, "signal": "SIGNAL_SIGKILL"}, 404, "E5007"),
+        ("SendSignal", {"process": {}, "signal": "SIGNAL_SIGKILL"}, 400, "E2001"),
+        ("SendInput", {"process": {"tag": "none"}, "input": {"stdin": "eA=="}}, 404, "E5007"),
+        ("SendInput", {"process": {"pid": 2}, "input": {"stdin": "%"}}, 400, "E2001"),
+        ("CloseStdin", {"process": {"pid": 99_999}}, 404, "E5007"),
+        ("Update", {"process": {"pid": -1}}, 400, "E2001"),
+        ("List", {"unknown": 1}, 200, None),
+        ("None", {}, 404, None),
+    ],
+)
+def test_wrong_requests_have_their_answers(
+    box: Box, name: str, message: dict[str, Any], status: int, code: str | None
+) -> None:
+    answer = rpc(box, name, **message)
+    assert answer.status_code == status
+    assert answer.headers.get("agent-sandbox-error") == code
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ({"process": {"cmd": ""}}, "E2001"),
+        ({}, "E2001"),
+        ({"process": {"cmd": "/none"}}, "E4001"),
+        ({"process": {"cmd": "true", "cwd": "/none"}}, "E4001"),
+        ({"process": {"cmd": "true", "cwd": "/../x"}}, "E2002"),
+        ({"process": {"cmd": "/etc/passwd"}}, "E4002"),
+        ({"process": {"cmd": "true", "args": ["\0"]}}, "E2001"),
+        ({"process": {"cmd": "true", "envs": {"a=b": "c"}}}, "E2001"),
+    ],
+)
+def test_what_cannot_start_is_refused(box: Box, message: dict[str, Any], code: str) -> None:
+    with stream(box, "Start", **message) as answer:
+        (last,) = messages(answer)
+    assert last["metadata"] == {"agent-sandbox-error": [code]}
+    assert rpc(box, "List").json() == {}
+
+
+WITHOUT = textwrap.dedent("""
+    import sys
+    from agent_sandbox.express import engine, __main__
+    engine.find_bubblewrap = lambda: None
+    sys.exit(__main__.main())
+""")
+
+
+def test_without_bubblewrap_files_work_and_commands_are_unsupported(short_directory: Path) -> None:
+    directory = short_directory / "w"
+    directory.mkdir()
+    with child(directory, command=(sys.executable, "-c", WITHOUT)) as service:
+        box = service.create()
+        assert box.put("/tmp/a", b"x").status_code == 200
+        assert box.get("/tmp/a").content == b"x"
+        answer = rpc(box, "List")
+        assert (answer.status_code, answer.headers["agent-sandbox-error"]) == (501, "E5006")
+        with stream(box, "Start", **shell("true")) as started:
+            (last,) = messages(started)
+        assert last["error"]["code"] == "unimplemented"
+
+
+def test_isolation_that_was_demanded_is_not_done_without(short_directory: Path) -> None:
+    directory = short_directory / "d"
+    directory.mkdir()
+    command = (sys.executable, "-c", WITHOUT)
+    with child(directory, command=command, arguments=["--isolation=bubblewrap"]) as service:
+        assert service.process.wait(20) == 2
+        assert "no bubblewrap" in service.log()
+
+
+def test_no_isolation_is_had_by_asking_for_it(tmp_path: Path) -> None:
+    with served(tmp_path, "--isolation", "none") as service:
+        box = service.create()
+        box.put("/tmp/a", b"from the files")
+        out, _ = run(box, "cat ../../tmp/a; pwd; id -u")
+        assert out.startswith(b"from the files/")
+        assert b"/root/home/user\n" in out
+        _, end = run(box, "sleep 86322 & exit 3")
+        assert end["exitCode"] == 3
+        box.kill()
+        wait_until(lambda: not _sleeping("86322"))
+
+
+def test_the_network_is_the_operators_to_give(tmp_path: Path, box: Box) -> None:
+    count = "grep -c : /proc/net/dev"
+    alone, _ = run(box, count)
+    assert alone == b"1\n", "only the loopback of its own"
+    own = len(psutil.net_if_addrs())
+    with served(tmp_path, "--allow-network") as service:
+        assert run(service.create(), count)[0] == f"{own}\n".encode()
+        assert run(service.create(allow_internet_access=False), count)[0] == b"1\n"
+
+
+def test_the_death_of_the_service_is_that_of_its_commands(short_directory: Path) -> None:
+    directory = short_directory / "k"
+    directory.mkdir()
+    with child(directory) as service:
+        box = service.create()
+        run(box, "setsid sleep 86323 & true")
+        service.process.kill()
+        service.process.wait(10)
+        wait_until(lambda: not _sleeping("86323"))
+
+
+def _sleeping(number: str) -> list[int]:
+    return [
+        one.pid
+        for one in psutil.process_iter(["cmdline"])
+        if one.info["cmdline"] == ["sleep", number]
+    ]
+
+
+def test_descriptors_come_back(express: Service, box: Box) -> None:
+    def count() -> int:
+        return len(os.listdir(f"/proc/{express.process.pid}/fd"))
+
+    for _ in range(20):  # what is remembered of ended commands is filled once
+        run(box, "echo x")
+    before = count()
+    for _ in range(30):
+        run(box, "echo x; sleep 0 & exit 1")
+    wait_until(lambda: count() <= before + 2)

@@ -178,7 +178,7 @@ class TestProtocol:
         answer = self.post(box, b"{}", "Chmod")
         assert answer.status_code == 404
         assert answer.json()["code"] == "unimplemented"
-        assert box.http.post("/process.Process/List", headers=box.headers).status_code == 404
+        assert box.http.post("/other.Service/List", headers=box.headers).status_code == 404
 
     @pytest.mark.parametrize(
         "headers",

@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
-from tests.support.express import Box, Service, child, served, wait_until
+from tests.support.express import Box, Service, child, served, settled, wait_until
 
 
 def rpc(box: Box, name: str, headers: dict[str, str] | None = None, **message: Any) -> Any:
@@ -288,7 +288,7 @@ def test_descriptors_come_back(express: Service, box: Box) -> None:
 
     for _ in range(20):  # what is remembered of ended commands is filled once
         run(box, "echo x")
-    before = count()
+    before = settled(count)
     for _ in range(30):
         run(box, "echo x; sleep 0 & exit 1")
     wait_until(lambda: count() <= before + 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.express import Box, Service, hand_over, wait_until
+from tests.support.express import Box, Service, hand_over, settled, wait_until
 
 from agent_sandbox.errors import TransferError
 from agent_sandbox.express.tree import Tree
@@ -184,7 +184,7 @@ class TestEnds:
         if os.geteuid() != 0:
             fds = Path(f"/proc/{express.process.pid}")  # not dumpable: only root may count
         box.http.get("/health")
-        before = len(list(fds.iterdir()))
+        before = settled(lambda: len(list(fds.iterdir())))
         for _ in range(5):
             with watched(box, path="/") as stream:
                 assert stream.next() == {"start": {}}

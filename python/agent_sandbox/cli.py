@@ -13,10 +13,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from agent_sandbox import __version__
 from agent_sandbox.errors import EXIT_STATUS, AgentSandboxError
 from agent_sandbox.limits import DEFAULT_TTL_S, MAX_TTL_S
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; those of the process by default.
     """
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = build_parser().parse_args(argv)
         _run(arguments)
     except _Usage as usage:
         return _fail(f"{usage} (see: {usage.prog} --help)", EXIT_USAGE)
@@ -118,7 +118,9 @@ def _run(arguments: argparse.Namespace) -> None:
 def _mcp(arguments: argparse.Namespace) -> None:
     over_http = arguments.transport == "http"
     for option in ("host", "port", "insecure", "allowed_host", "allowed_origin"):
-        if getattr(arguments, option) and not over_http:
+        value = getattr(arguments, option)
+        given = value is not None and value is not False and value != []  # port 0 is given, too
+        if given and not over_http:
             raise _Usage(
                 "agent-sandbox mcp", f"--{option.replace('_', '-')} needs --transport http"
             )
@@ -129,7 +131,8 @@ def _mcp(arguments: argparse.Namespace) -> None:
             f"{host} is open to others and there are no credentials yet: keep 127.0.0.1 behind an"
             " authenticating proxy, or say --insecure",
         )
-    from agent_sandbox.mcp_server.app import McpConfig, run_http, run_stdio
+    from agent_sandbox.mcp_server.app import run_http, run_stdio
+    from agent_sandbox.mcp_server.config import McpConfig
 
     config = McpConfig(
         provider=arguments.provider,
@@ -171,7 +174,8 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"  # another name may resolve to anything
 
 
-def _parser() -> _Parser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of every command; it raises instead of ending the process."""
     parser = _Parser(
         prog="agent-sandbox",
         description="Files in and out of sandboxes, for AI agents: an MCP server and a sandbox"
@@ -180,7 +184,9 @@ def _parser() -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_Version, help="print the version and end")
+    parser.add_argument(
+        "--version", action="version", version=f"%(prog)s {__version__}", help="print the version"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_mcp(_command(commands, "mcp", "serve MCP tools over STDIO or HTTP", _MCP_EXAMPLES))
     _add_serve(_command(commands, "serve", "run the sandbox service on a port", _SERVE_EXAMPLES))
@@ -263,21 +269,6 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="listen on an address that others reach, without API keys",
     )
-
-
-class _Version(argparse.Action):
-    """Print the version of the distribution; read only when asked, since it touches the disk."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
-        super().__init__(option_strings, dest, nargs=0, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        try:
-            number = version("agent-sandbox")
-        except PackageNotFoundError:  # run from a source tree
-            number = "(not installed)"
-        print(f"agent-sandbox {number}")
-        parser.exit(0)
 
 
 def _port(text: str) -> int:

@@ -158,6 +158,7 @@ class WrittenFile(_Message):
     type: str = "file"
     path: str
     size: int | None = None
+    metadata: dict[str, str] = {}
 
 
 # --- filesystem.Filesystem --------------------------------------------------------------------

@@ -1,0 +1,154 @@
+"""What a write sends: counted and hashed once, while it is sent."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
+from functools import partial
+from typing import Protocol, TypeAlias, cast, runtime_checkable
+
+import anyio.to_thread
+
+from agent_sandbox.bytestream import Sha256
+from agent_sandbox.errors import TextEncodingError
+
+READ_BYTES = 262_144
+"""Bytes that are read from a local file at once."""
+
+HASH_INLINE_BYTES = 4_194_304
+"""Content above this is hashed in a worker thread, so that an event loop is not held up."""
+
+Octets: TypeAlias = bytes | bytearray | memoryview
+
+
+@runtime_checkable
+class ReadableFile(Protocol):
+    """A file opened for reading, in binary or (UTF-8) text mode."""
+
+    def read(self, size: int, /) -> bytes | str: ...
+
+
+Writable: TypeAlias = str | Octets | ReadableFile | Iterable[Octets]
+"""What the blocking `write` takes."""
+
+AsyncWritable: TypeAlias = Writable | AsyncIterable[Octets]
+"""What the async `write` takes."""
+
+
+class Content:
+    """The body of one write.
+
+    Attributes:
+        bytes_sent: Count so far.
+        failure: What the caller's own source raised; it is the caller's error, not the wire's.
+    """
+
+    def __init__(self, data: AsyncWritable) -> None:
+        self._source: bytes | ReadableFile | Iterable[Octets] | AsyncIterable[Octets]
+        if isinstance(data, str):
+            self._source = utf8(data)
+        elif isinstance(data, bytearray | memoryview):
+            self._source = bytes(data)  # mutable: what is hashed is what is sent
+        elif isinstance(data, bytes | ReadableFile | Iterable | AsyncIterable):
+            self._source = cast("bytes | ReadableFile | Iterable[Octets]", data)
+        else:
+            raise TypeError("data must be bytes, str, a file, or an iterator of bytes")
+        self._sha256 = Sha256()
+        self.bytes_sent = 0
+        self.failure: BaseException | None = None
+
+    def hexdigest(self) -> str:
+        """Return the sha256 of what was sent."""
+        return self._sha256.hexdigest()
+
+    def for_blocking(self) -> bytes | Iterator[bytes]:
+        """Return the body for a blocking client.
+
+        Raises:
+            TypeError: The source is an async iterator.
+        """
+        source = self._source
+        if isinstance(source, bytes):
+            return self._seen(source)
+        if isinstance(source, ReadableFile):
+            return self._watched(_file_chunks(source))
+        if isinstance(source, Iterable):
+            return self._watched(source)
+        raise TypeError("an async iterator needs the async client")
+
+    async def for_async(self) -> bytes | AsyncIterator[bytes]:
+        """Return the body for an async client; files are read in worker threads."""
+        source = self._source
+        if isinstance(source, bytes):
+            if len(source) > HASH_INLINE_BYTES:
+                return await anyio.to_thread.run_sync(self._seen, source)
+            return self._seen(source)
+        return self._awaited(source)
+
+    def _seen(self, chunk: Octets | str) -> bytes:
+        if isinstance(chunk, str):
+            chunk = utf8(chunk)
+        elif not isinstance(chunk, bytes):
+            chunk = bytes(chunk)
+        self._sha256.update(chunk)
+        self.bytes_sent += len(chunk)
+        return chunk
+
+    def _watched(self, chunks: Iterable[Octets | str]) -> Iterator[bytes]:
+        with self._blaming_the_caller():
+            for chunk in chunks:
+                if sent := self._seen(checked(chunk)):
+                    yield sent
+
+    async def _awaited(
+        self, source: ReadableFile | Iterable[Octets] | AsyncIterable[Octets]
+    ) -> AsyncIterator[bytes]:
+        with self._blaming_the_caller():
+            if isinstance(source, AsyncIterable):
+                async for chunk in source:
+                    if sent := self._seen(checked(chunk)):
+                        yield sent
+            elif isinstance(source, ReadableFile):
+                read = partial(source.read, READ_BYTES)
+                while piece := await anyio.to_thread.run_sync(read):
+                    yield self._seen(piece)
+            else:
+                for chunk in source:
+                    if sent := self._seen(checked(chunk)):
+                        yield sent
+
+    @contextlib.contextmanager
+    def _blaming_the_caller(self) -> Generator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+def utf8(text: str) -> bytes:
+    """Return text as UTF-8.
+
+    Raises:
+        TextEncodingError: E2004, for a lone surrogate.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise TextEncodingError from None
+
+
+def checked(chunk: Octets | str) -> Octets | str:
+    """Return the chunk of a caller's iterator.
+
+    Raises:
+        TypeError: It is not bytes-like: an int would become zeros, a list its items.
+    """
+    if not isinstance(chunk, bytes | bytearray | memoryview | str):
+        raise TypeError("an iterator of data must yield bytes")
+    return chunk
+
+
+def _file_chunks(file: ReadableFile) -> Iterator[bytes | str]:
+    while piece := file.read(READ_BYTES):
+        yield piece

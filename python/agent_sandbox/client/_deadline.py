@@ -1,0 +1,181 @@
+"""A blocking transport that keeps one absolute deadline through every wait of a call.
+
+httpx's timeouts are per wait: a peer that sends a byte now and then is never late. This transport
+asks the clock of the running thread before every wait, in the head and in the body, on new and on
+reused connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+import httpcore2
+import httpx2
+
+_clock = threading.local()
+
+
+@contextlib.contextmanager
+def until(at: float | None) -> Generator[None]:
+    """Let this thread's waits fail at `at`, a time of `time.monotonic`; None is no deadline."""
+    before: float | None = getattr(_clock, "at", None)
+    _clock.at = at
+    try:
+        yield
+    finally:
+        _clock.at = before
+
+
+def _left(timeout: float | None, late: type[httpcore2.TimeoutException]) -> float | None:
+    at: float | None = getattr(_clock, "at", None)
+    if at is None:
+        return timeout
+    left = at - time.monotonic()
+    if left <= 0:
+        raise late
+    return left if timeout is None else min(left, timeout)
+
+
+class _Stream(httpcore2.NetworkStream):
+    def __init__(self, inner: httpcore2.NetworkStream, *, nested: bool = False) -> None:
+        self._inner = inner
+        # TLS inside TLS has no socket of its own: httpcore2 does it through objects in memory.
+        self._socket: socket.socket | None = None if nested else inner.get_extra_info("socket")
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._inner.read(max_bytes, _left(timeout, httpcore2.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if self._socket is None:
+            self._inner.write(buffer, _left(timeout, httpcore2.WriteTimeout))
+            return
+        view = memoryview(buffer)
+        try:
+            while view:
+                # Before every send: a peer that reads drop by drop lets each one make progress.
+                self._socket.settimeout(_left(timeout, httpcore2.WriteTimeout))
+                view = view[self._socket.send(view) :]
+        except TimeoutError:
+            raise httpcore2.WriteTimeout from None
+        except OSError:
+            raise httpcore2.WriteError from None
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore2.NetworkStream:
+        left = _left(timeout, httpcore2.ConnectTimeout)
+        nested = isinstance(self._socket, ssl.SSLSocket)
+        inner = self._inner.start_tls(ssl_context, server_hostname, left)
+        return _Stream(inner, nested=nested)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+class _Backend(httpcore2.NetworkBackend):
+    def __init__(self) -> None:
+        self._inner = httpcore2.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.NetworkStream:
+        left = _left(timeout, httpcore2.ConnectTimeout)
+        return _Stream(self._inner.connect_tcp(host, port, left, local_address, socket_options))
+
+    def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.NetworkStream:
+        left = _left(timeout, httpcore2.ConnectTimeout)
+        return _Stream(self._inner.connect_unix_socket(path, left, socket_options))
+
+
+class _Body(httpx2.SyncByteStream):
+    def __init__(self, stream: Any) -> None:
+        # Named as in httpx2's own transport, so that `has_leftover` finds its way through both.
+        self._httpcore_stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._httpcore_stream)
+
+    def close(self) -> None:
+        self._httpcore_stream.close()
+
+
+class DeadlineTransport(httpx2.BaseTransport):
+    """A pool of HTTP/1.1 connections whose waits end at the deadline of `until`.
+
+    Args:
+        uds: Unix socket to connect to, whatever the URL says.
+        proxy: URL of a proxy, or None.
+        max_connections: Size of the pool.
+    """
+
+    def __init__(
+        self, *, uds: str | None = None, proxy: str | None = None, max_connections: int = 100
+    ) -> None:
+        options: dict[str, Any] = {
+            "network_backend": _Backend(),
+            "max_connections": max_connections,
+            "max_keepalive_connections": 20,
+            "keepalive_expiry": 5.0,
+        }
+        self._pool: httpcore2.ConnectionPool
+        if proxy is None:
+            self._pool = httpcore2.ConnectionPool(uds=uds, **options)
+        else:
+            parsed = httpx2.Proxy(proxy)
+            url = httpcore2.URL(
+                scheme=parsed.url.raw_scheme,
+                host=parsed.url.raw_host,
+                port=parsed.url.port,
+                target=parsed.url.raw_path,
+            )
+            kind = httpcore2.SOCKSProxy if proxy.startswith("socks5") else httpcore2.HTTPProxy
+            self._pool = kind(url, proxy_auth=parsed.raw_auth, **options)
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request; faults are those of httpcore2."""
+        answer = self._pool.handle_request(
+            httpcore2.Request(
+                method=request.method,
+                url=httpcore2.URL(
+                    scheme=request.url.raw_scheme,
+                    host=request.url.raw_host,
+                    port=request.url.port,
+                    target=request.url.raw_path,
+                ),
+                headers=request.headers.raw,
+                content=request.stream,
+                extensions=request.extensions,
+            )
+        )
+        return httpx2.Response(
+            status_code=answer.status,
+            headers=answer.headers,
+            stream=_Body(answer.stream),
+            extensions=answer.extensions,
+        )
+
+    def close(self) -> None:
+        """Close every connection of the pool."""
+        self._pool.close()

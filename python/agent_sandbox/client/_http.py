@@ -1,0 +1,90 @@
+"""Our own HTTP clients: a unix socket, or the network with its proxies."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.request import getproxies, proxy_bypass
+
+import httpx2
+
+from agent_sandbox.client._deadline import DeadlineTransport
+
+_LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host is this machine by its name or address, without a look-up."""
+    host = host.strip("[]").rstrip(".").lower()
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def proxy_for(scheme: str, host: str) -> str | None:
+    """Return the proxy that the environment names for a host, never one for loopback."""
+    if is_loopback(host) or proxy_bypass(host):
+        return None
+    proxies = getproxies()
+    proxy = proxies.get(scheme) or proxies.get("all")
+    if not proxy:
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def async_client(uds: str | None) -> httpx2.AsyncClient:
+    """Return a client for a unix socket, or for the network where `uds` is None."""
+    if uds is not None:
+        # verify=False: no certificates are loaded for a socket that never speaks TLS.
+        transport: httpx2.AsyncBaseTransport = httpx2.AsyncHTTPTransport(
+            uds=uds, verify=False, trust_env=False, limits=_LIMITS
+        )
+    else:
+        transport = _AsyncNetwork()
+    return httpx2.AsyncClient(transport=transport, trust_env=False)
+
+
+def blocking_client(uds: str | None) -> httpx2.Client:
+    """Return the blocking twin of `async_client`; its transport keeps exact deadlines."""
+    transport = DeadlineTransport(uds=uds) if uds is not None else _BlockingNetwork()
+    return httpx2.Client(transport=transport, trust_env=False)
+
+
+class _AsyncNetwork(httpx2.AsyncBaseTransport):
+    """One pool for each way out: direct, and each proxy."""
+
+    def __init__(self) -> None:
+        self._ways: dict[str | None, httpx2.AsyncHTTPTransport] = {}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        proxy = proxy_for(request.url.scheme, request.url.host)
+        if proxy not in self._ways:
+            self._ways[proxy] = httpx2.AsyncHTTPTransport(
+                limits=_LIMITS, proxy=proxy, trust_env=True
+            )
+        return await self._ways[proxy].handle_async_request(request)
+
+    async def aclose(self) -> None:
+        for way in self._ways.values():
+            await way.aclose()
+
+
+class _BlockingNetwork(httpx2.BaseTransport):
+    """The blocking twin of `_AsyncNetwork`."""
+
+    def __init__(self) -> None:
+        self._ways: dict[str | None, DeadlineTransport] = {}
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        proxy = proxy_for(request.url.scheme, request.url.host)
+        way = self._ways.get(proxy)
+        if way is None:
+            # setdefault: two threads may come here at once, and one pool wins.
+            way = self._ways.setdefault(proxy, DeadlineTransport(proxy=proxy))
+        return way.handle_request(request)
+
+    def close(self) -> None:
+        for way in self._ways.values():
+            way.close()

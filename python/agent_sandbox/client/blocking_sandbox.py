@@ -1,0 +1,249 @@
+"""Sandboxes, blocking: the twin of `agent_sandbox.client.sandbox`."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+
+from agent_sandbox.client._calls import Operation
+from agent_sandbox.client._drive_blocking import BlockingDriver, BlockingHttpClient
+from agent_sandbox.client._http import blocking_client
+from agent_sandbox.client._open import ClosedClientError, Slot, choose_provider
+from agent_sandbox.client.blocking_files import Files
+from agent_sandbox.client.operations import sandboxes
+from agent_sandbox.client.providers import Endpoint, Provider
+from agent_sandbox.models import SandboxInfo
+from agent_sandbox.wire import e2b
+
+T = TypeVar("T")
+
+
+class SandboxClient:
+    """Settings and one connection pool for many sandboxes, blocking; safe for any threads.
+
+    Use it with `with`, or call `close`. An `http_client` is an `httpx2.Client` or an
+    `httpx.Client`; calls with a deadline then run in a thread of their own, iterators that are
+    written too, and a peer that never ends its head keeps its connection until the client's own
+    timeout. All else as in `agent_sandbox.client.sandbox.SandboxClient`.
+    """
+
+    def __init__(
+        self,
+        *,
+        provider: str | Provider | None = None,
+        api_url: str | None = None,
+        api_key: str | None = None,
+        sandbox_url: str | None = None,
+        http_client: BlockingHttpClient | None = None,
+    ) -> None:
+        self._provider = choose_provider(provider, api_url, api_key, sandbox_url, http_client)
+        self._slot: Slot[BlockingHttpClient, BlockingDriver] = Slot(
+            http_client, blocking=True, make=blocking_client, drive=_drive
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Blocking twin of `SandboxClient.close`."""
+        for http in self._slot.close():
+            http.close()
+
+    def create(
+        self,
+        *,
+        ttl_seconds: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        deadline_s: float | None = 30,
+    ) -> Sandbox:
+        """Blocking twin of `SandboxClient.create`."""
+        made = self._run(sandboxes.create(ttl_seconds, metadata, deadline_s))
+        return self._sandbox(made, created=True)
+
+    def connect(self, sandbox_id: str, *, ttl_seconds: int | None = None) -> Sandbox:
+        """Blocking twin of `SandboxClient.connect`."""
+        found = self._run(sandboxes.connect(sandbox_id, ttl_seconds))
+        return self._sandbox(found, created=False)
+
+    def list(self) -> builtins.list[SandboxInfo]:
+        """Blocking twin of `SandboxClient.list`."""
+        return self._run(sandboxes.list_all())
+
+    def info(self, sandbox_id: str) -> SandboxInfo:
+        """Blocking twin of `SandboxClient.info`."""
+        return self._run(sandboxes.info(sandbox_id))
+
+    def set_ttl(self, sandbox_id: str, ttl_seconds: int) -> None:
+        """Blocking twin of `SandboxClient.set_ttl`."""
+        self._run(sandboxes.set_ttl(sandbox_id, ttl_seconds))
+
+    def kill(self, sandbox_id: str) -> bool:
+        """Blocking twin of `SandboxClient.kill`."""
+        return self._run(sandboxes.kill(sandbox_id))
+
+    def _run(self, operation: Operation[T]) -> T:
+        driver, endpoint = self._reach()
+        return driver.run(operation, endpoint.api)
+
+    def _reach(self) -> tuple[BlockingDriver, Endpoint]:
+        if self._slot.closed:
+            raise ClosedClientError
+        endpoint = self._provider.ready()
+        if endpoint is None:
+            endpoint = self._provider.open()
+        return self._slot.driver(endpoint), endpoint
+
+    def _sandbox(self, found: e2b.Sandbox, *, created: bool) -> Sandbox:
+        driver, endpoint = self._reach()
+        files = Files(
+            driver,
+            endpoint.data(found),
+            streaming=self._provider.streaming,
+            coding=endpoint.coding,
+        )
+        return Sandbox(self, found.sandbox_id, files, created=created)
+
+
+class Sandbox:
+    """One sandbox, blocking; all as in `agent_sandbox.client.sandbox.Sandbox`."""
+
+    def __init__(
+        self, client: SandboxClient, sandbox_id: str, files: Files, *, created: bool
+    ) -> None:
+        self.sandbox_id = sandbox_id
+        self.files = files
+        self._client = client
+        self._created = created
+        self._owns_client = False
+
+    def __repr__(self) -> str:
+        return f"<Sandbox {self.sandbox_id}>"
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        ttl_seconds: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        deadline_s: float | None = 30,
+        provider: str | Provider | None = None,
+        api_url: str | None = None,
+        api_key: str | None = None,
+        sandbox_url: str | None = None,
+        http_client: BlockingHttpClient | None = None,
+    ) -> Sandbox:
+        """Blocking twin of `Sandbox.create`."""
+        client = SandboxClient(
+            provider=provider,
+            api_url=api_url,
+            api_key=api_key,
+            sandbox_url=sandbox_url,
+            http_client=http_client,
+        )
+        try:
+            sandbox = client.create(
+                ttl_seconds=ttl_seconds, metadata=metadata, deadline_s=deadline_s
+            )
+        except BaseException:
+            client.close()
+            raise
+        sandbox._owns_client = True
+        return sandbox
+
+    @classmethod
+    def connect(
+        cls,
+        sandbox_id: str,
+        *,
+        ttl_seconds: int | None = None,
+        provider: str | Provider | None = None,
+        api_url: str | None = None,
+        api_key: str | None = None,
+        sandbox_url: str | None = None,
+        http_client: BlockingHttpClient | None = None,
+    ) -> Sandbox:
+        """Blocking twin of `Sandbox.connect`."""
+        client = SandboxClient(
+            provider=provider,
+            api_url=api_url,
+            api_key=api_key,
+            sandbox_url=sandbox_url,
+            http_client=http_client,
+        )
+        try:
+            sandbox = client.connect(sandbox_id, ttl_seconds=ttl_seconds)
+        except BaseException:
+            client.close()
+            raise
+        sandbox._owns_client = True
+        return sandbox
+
+    @classmethod
+    def list(
+        cls,
+        *,
+        provider: str | Provider | None = None,
+        api_url: str | None = None,
+        api_key: str | None = None,
+        sandbox_url: str | None = None,
+        http_client: BlockingHttpClient | None = None,
+    ) -> builtins.list[SandboxInfo]:
+        """Blocking twin of `Sandbox.list`."""
+        with SandboxClient(
+            provider=provider,
+            api_url=api_url,
+            api_key=api_key,
+            sandbox_url=sandbox_url,
+            http_client=http_client,
+        ) as client:
+            return client.list()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if self._created:
+                self.kill()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Blocking twin of `Sandbox.close`."""
+        if self._owns_client:
+            self._client.close()
+
+    def info(self) -> SandboxInfo:
+        """Blocking twin of `Sandbox.info`."""
+        return self._client.info(self.sandbox_id)
+
+    def set_ttl(self, ttl_seconds: int) -> None:
+        """Blocking twin of `Sandbox.set_ttl`."""
+        self._client.set_ttl(self.sandbox_id, ttl_seconds)
+
+    def renew(self, ttl_seconds: int | None = None) -> None:
+        """Blocking twin of `Sandbox.renew`."""
+        self._client._run(sandboxes.connect(self.sandbox_id, ttl_seconds))
+
+    def kill(self) -> bool:
+        """Blocking twin of `Sandbox.kill`."""
+        return self._client.kill(self.sandbox_id)
+
+
+def _drive(http: BlockingHttpClient, own: bool) -> BlockingDriver:
+    return BlockingDriver(http, exact=own)

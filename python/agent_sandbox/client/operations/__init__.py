@@ -1,0 +1,1 @@
+"""What the SDK can do, described without I/O: generators of calls that a driver answers."""

@@ -1,0 +1,227 @@
+"""Reading and writing files: `GET` and `POST /files`."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent_sandbox.client._answers import READ, WRITE, require_framing, require_identity
+from agent_sandbox.client._calls import Call, Decoder, Head, Operation, Sink, exchange
+from agent_sandbox.client._content import AsyncWritable, Content, ReadableFile
+from agent_sandbox.client._sinks import Bounded, LocalFile, Nothing, Whole
+from agent_sandbox.client.operations._checks import checked_deadline, checked_max_bytes
+from agent_sandbox.errors import (
+    FileSizeLimitError,
+    TextEncodingError,
+    TransferError,
+    UnsupportedError,
+    UploadTimeoutError,
+)
+from agent_sandbox.limits import TRANSFER_TIMEOUT_S
+from agent_sandbox.models import WriteInfo
+from agent_sandbox.paths import canonical_path
+
+LocalPath = str | os.PathLike[str]
+
+
+def read_bytes(
+    path: str,
+    max_bytes: int | None,
+    deadline_s: float | None,
+    *,
+    streaming: bool = True,
+    coding: str = "gzip",
+) -> Operation[bytes]:
+    """Describe a read of a whole file.
+
+    Args:
+        path: Remote path.
+        max_bytes: Bound, or None for the ordinary unbounded read.
+        deadline_s: Wall-clock bound; None is `TRANSFER_TIMEOUT_S` where there is a bound.
+        streaming: Whether the provider streams; one that does not cannot keep a bound.
+        coding: What an unbounded read accepts as Content-Encoding.
+    """
+    path, limit, deadline_s = (
+        canonical_path(path),
+        checked_max_bytes(max_bytes),
+        checked_deadline(deadline_s),
+    )
+    if limit is None:
+        return (
+            yield from exchange(
+                Call(
+                    method="GET",
+                    path="/files",
+                    params={"path": path},
+                    headers={"accept-encoding": coding},
+                    accept=_whole,
+                    decoded=True,
+                    deadline_s=deadline_s,
+                )
+            )
+        )
+    if not streaming:
+        raise UnsupportedError
+
+    def bounded(head: Head) -> Sink[bytes]:
+        return Bounded(limit, _proved(head))
+
+    return (
+        yield from exchange(
+            Call(
+                method="GET",
+                path="/files",
+                params={"path": path},
+                accept=bounded,
+                deadline_s=deadline_s or TRANSFER_TIMEOUT_S,
+            )
+        )
+    )
+
+
+def read_text(
+    path: str,
+    max_bytes: int | None,
+    deadline_s: float | None,
+    *,
+    streaming: bool = True,
+    coding: str = "gzip",
+) -> Operation[str]:
+    """Describe a read of a file as strict UTF-8."""
+    data = yield from read_bytes(path, max_bytes, deadline_s, streaming=streaming, coding=coding)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise TextEncodingError from None
+
+
+def stream(
+    path: str, max_bytes: int | None, deadline_s: float | None, *, streaming: bool = True
+) -> Call[Decoder[bytes]]:
+    """Return the call whose body is the file, chunk by chunk as it arrives."""
+    path, limit = canonical_path(path), checked_max_bytes(max_bytes)
+    deadline_s = checked_deadline(deadline_s)
+    if not streaming:
+        raise UnsupportedError
+
+    def accept(head: Head) -> Decoder[bytes]:
+        return _Chunks(limit, _proved(head))
+
+    return Call(
+        method="GET",
+        path="/files",
+        params={"path": path},
+        accept=accept,
+        deadline_s=deadline_s,
+    )
+
+
+def download(
+    path: str,
+    local: LocalPath,
+    max_bytes: int | None,
+    deadline_s: float | None,
+    *,
+    streaming: bool = True,
+) -> Operation[int]:
+    """Describe a read into a local file; its value is the number of bytes."""
+    path, limit = canonical_path(path), checked_max_bytes(max_bytes)
+    deadline_s = checked_deadline(deadline_s)
+    goal = Path(os.path.abspath(local))
+    if not streaming:
+        raise UnsupportedError
+
+    def to_disk(head: Head) -> Sink[int]:
+        return LocalFile(goal, limit, _proved(head))
+
+    return (
+        yield from exchange(
+            Call(
+                method="GET",
+                path="/files",
+                params={"path": path},
+                accept=to_disk,
+                deadline_s=deadline_s,
+            )
+        )
+    )
+
+
+def write(path: str, data: AsyncWritable, deadline_s: float | None) -> Operation[WriteInfo]:
+    """Describe a write of everything that `data` yields, sent once."""
+    path, deadline_s = canonical_path(path), checked_deadline(deadline_s)
+    content = Content(data)
+    yield from exchange(
+        Call(
+            method="POST",
+            path="/files",
+            params={"path": path},
+            headers={"content-type": "application/octet-stream"},
+            content=content,
+            accept=_written,
+            deadline_s=deadline_s,
+            timeout_error=UploadTimeoutError,
+        )
+    )
+    return WriteInfo(path=path, bytes_written=content.bytes_sent, sha256=content.hexdigest())
+
+
+def upload(local: LocalPath, path: str, deadline_s: float | None) -> Operation[WriteInfo]:
+    """Describe a write of a local regular file.
+
+    Raises:
+        OSError: The local file cannot be opened, or is no regular file.
+    """
+    path = canonical_path(path)
+    with open(local, "rb", opener=_regular) as file:
+        readable: ReadableFile = file
+        return (yield from write(path, readable, deadline_s))
+
+
+def _regular(path: str, flags: int) -> int:
+    # Without O_NONBLOCK a FIFO would hold up its opener until somebody writes.
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("not a regular file")
+    return descriptor
+
+
+def _whole(head: Head) -> Sink[bytes]:
+    READ.check(head, 200)
+    return Whole()
+
+
+def _written(head: Head) -> Sink[None]:
+    WRITE.check(head, 200, 201, 204)
+    return Nothing()
+
+
+def _proved(head: Head) -> int | None:
+    READ.check(head, 200)
+    require_identity(head)
+    return require_framing(head)
+
+
+class _Chunks:
+    """Hands out the bytes as they are, and counts them."""
+
+    started = True
+
+    def __init__(self, limit: int | None, declared: int | None) -> None:
+        self._limit, self._declared = limit, declared
+        self._count = 0
+        if limit is not None and declared is not None and declared > limit:
+            raise FileSizeLimitError(limit)
+
+    def feed(self, chunk: bytes) -> Sequence[bytes]:
+        self._count += len(chunk)
+        if self._limit is not None and self._count > self._limit:
+            raise FileSizeLimitError(self._limit)
+        return (chunk,) if chunk else ()
+
+    def finish(self) -> None:
+        if self._declared is not None and self._count != self._declared:
+            raise TransferError

@@ -1,0 +1,248 @@
+"""The embedded default: one Express process for this process, on a unix socket of its own.
+
+The child is started on first need and shared by every client of this process, async and blocking.
+It lives as long as a pipe from this process stays open, so that it ends with us however we end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import agent_sandbox
+from agent_sandbox.client._calls import Target
+from agent_sandbox.client.providers import Endpoint
+from agent_sandbox.errors import SandboxUnavailableError
+from agent_sandbox.limits import CLOSE_TIMEOUT_S
+
+_BACKLOG = 1024
+"""Connections that may wait while the child starts: nobody polls for its readiness."""
+
+_MAX_SOCKET_PATH_BYTES = 100
+"""`sun_path` holds 108."""
+
+_PASSED_ON = frozenset(
+    {
+        "AGENT_SANDBOX_PURE_PYTHON",
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "LC_CTYPE",
+        "LD_LIBRARY_PATH",
+        "PATH",
+        "PYTHONHOME",
+        "PYTHONPATH",
+        "TMPDIR",
+        "TZ",
+        "VIRTUAL_ENV",
+        "XDG_STATE_HOME",
+    }
+)
+"""All of our environment that the child sees: what finds programs, modules and directories."""
+
+
+class _Service:
+    """The child and everything that belongs to it; every method is thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._directory: Path | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lifeline: int | None = None
+
+    def ready(self) -> str | None:
+        """Return the socket's path if the child runs."""
+        if not self._lock.acquire(blocking=False):
+            return None  # another thread starts or stops it: that takes waiting
+        try:
+            return self._running()
+        finally:
+            self._lock.release()
+
+    def start(self) -> str:
+        """Return the socket's path, starting a child where none runs."""
+        with self._lock:
+            if path := self._running():
+                return path
+            self._end_child()
+            try:
+                return self._spawn()
+            except OSError:
+                raise SandboxUnavailableError from None
+
+    def stop(self) -> None:
+        """End the child and remove what belongs to it; does nothing where none runs."""
+        with self._lock:
+            self._end_child()
+            self._remove_directory()
+
+    def close_at_exit(self) -> None:
+        """Let the child end by itself: its pipe closes with this process at the latest."""
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+        if self._child is not None:
+            self._child.returncode = 0  # nobody waits for it, and that is no leak
+        self._remove_directory()
+
+    def forget(self) -> None:
+        """In a forked child: give up the parent's service without touching it."""
+        self._lock = threading.Lock()  # the other one may be held by a thread that is not here
+        if self._lifeline is not None:
+            os.close(self._lifeline)  # or the service would outlive the parent
+        if self._child is not None:
+            self._child.returncode = 0  # it is not ours to wait for
+        self._directory = self._child = self._lifeline = None
+
+    def _running(self) -> str | None:
+        if self._directory is None or self._child is None or self._child.poll() is not None:
+            return None
+        return str(self._directory / "s")
+
+    def _spawn(self) -> str:
+        if self._directory is None:
+            self._directory = _short_directory()
+        path = self._directory / "s"
+        # The same path for every child, so that the pools of older clients reach the new one.
+        path.unlink(missing_ok=True)
+        read_end, write_end = os.pipe()
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+                listener.bind(str(path))
+                path.chmod(0o600)
+                listener.listen(_BACKLOG)
+                self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    _command(listener.fileno(), read_end),
+                    pass_fds=(listener.fileno(), read_end),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=None if os.environ.get("AGENT_SANDBOX_DEBUG") else subprocess.DEVNULL,
+                    env=_environment(),
+                    cwd="/",
+                    start_new_session=True,  # a Ctrl-C in the terminal is ours to handle
+                )
+            # Our copy of the listener is closed here: when the child dies, a connect is refused
+            # instead of waiting in a queue that nobody reads.
+        except OSError:
+            os.close(write_end)
+            raise
+        finally:
+            os.close(read_end)
+        self._lifeline = write_end
+        return str(path)
+
+    def _end_child(self) -> None:
+        child, self._child = self._child, None
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+        if child is None:
+            return
+        if not _ended(child, CLOSE_TIMEOUT_S):
+            child.terminate()
+            if not _ended(child, CLOSE_TIMEOUT_S):
+                child.kill()
+        child.wait()
+
+    def _remove_directory(self) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+
+def _ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for the end of a child without polling."""
+    if child.poll() is not None:
+        return True
+    try:
+        descriptor = os.pidfd_open(child.pid)
+    except (OSError, AttributeError):  # an old kernel, another system
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(seconds)
+        return child.poll() is not None
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll(seconds * 1000)
+    finally:
+        os.close(descriptor)
+    return child.poll() is not None
+
+
+def _command(listener: int, lifeline: int) -> list[str]:
+    # -P: a file named like a module in the current directory is not imported.
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "agent_sandbox.express",
+        "--fd",
+        str(listener),
+        "--lifeline-fd",
+        str(lifeline),
+    ]
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
+    # Where the package was found by another way than the installation or PYTHONPATH, say where.
+    root = str(Path(agent_sandbox.__file__).resolve().parent.parent)
+    if Path(root).name not in ("site-packages", "dist-packages"):
+        known = kept.get("PYTHONPATH", "").split(os.pathsep)
+        if root not in known:
+            kept["PYTHONPATH"] = os.pathsep.join([*filter(None, known), root])
+    return kept
+
+
+def _short_directory() -> Path:
+    """Make a directory of mode 0700 whose sockets have a path that is short enough."""
+    base = tempfile.gettempdir()
+    if len(os.fsencode(base)) + len("/asb-12345678/s") > _MAX_SOCKET_PATH_BYTES:
+        base = "/tmp"  # noqa: S108 - mkdtemp makes an unguessable name of mode 0700 in it
+    return Path(tempfile.mkdtemp(prefix="asb-", dir=base))
+
+
+_service = _Service()
+atexit.register(_service.close_at_exit)
+os.register_at_fork(after_in_child=_service.forget)
+
+
+def stop() -> None:
+    """End this process's embedded service, with every sandbox in it; waits for its end.
+
+    The next client starts a new one. Nothing happens where none runs.
+    """
+    _service.stop()
+
+
+class LocalProvider:
+    """Reaches the embedded service of this process."""
+
+    streaming = True
+
+    def ready(self) -> Endpoint | None:
+        """Return the endpoint if the service runs."""
+        path = _service.ready()
+        return None if path is None else _endpoint(path)
+
+    def open(self) -> Endpoint:
+        """Return the endpoint, starting the service where it does not run.
+
+        Raises:
+            SandboxUnavailableError: E5003: it cannot be started.
+        """
+        return _endpoint(_service.start())
+
+
+def _endpoint(path: str) -> Endpoint:
+    # No key: the socket is 0600 in a 0700 directory. No gzip: nothing is saved on a socket.
+    return Endpoint(Target("http://localhost", {}), uds=path, coding="identity")

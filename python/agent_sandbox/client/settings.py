@@ -1,0 +1,97 @@
+"""Where sandboxes are: keyword arguments, else the environment, else the embedded default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from agent_sandbox.errors import ConfigError
+
+PROVIDERS = ("local", "express")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings that fit together.
+
+    Attributes:
+        provider: `local` or `express`.
+        api_url: Base URL of the control plane; `express` has one, `local` has none.
+        api_key: Credential of the control plane; secret, so it has no repr.
+        sandbox_url: One base URL for every sandbox's data plane, or None.
+    """
+
+    provider: str
+    api_url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    sandbox_url: str | None = None
+
+    @classmethod
+    def resolve(
+        cls,
+        *,
+        provider: str | None = None,
+        api_url: str | None = None,
+        api_key: str | None = None,
+        sandbox_url: str | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Settings:
+        """Return the settings that arguments and environment add up to.
+
+        An argument wins over its variable: `AGENT_SANDBOX_PROVIDER`, `AGENT_SANDBOX_API_URL`,
+        `AGENT_SANDBOX_API_KEY`, `AGENT_SANDBOX_URL`. An empty variable counts as absent. Without
+        a provider, an API URL means `express`, and nothing means `local`.
+
+        Raises:
+            ConfigError: E6000: an unknown provider, `express` without an API URL, `local` with
+                arguments that only `express` has, or a malformed URL or key.
+        """
+        env = os.environ if environ is None else environ
+        given = api_url, api_key, sandbox_url
+        if provider is None and api_url is None:
+            provider = env.get("AGENT_SANDBOX_PROVIDER") or None
+        if provider is None:
+            named = api_url or env.get("AGENT_SANDBOX_API_URL")
+            provider = "express" if named else "local"
+        if provider not in PROVIDERS:
+            raise ConfigError
+        if provider == "local":
+            if any(value is not None for value in given):
+                raise ConfigError
+            return cls(provider="local")
+        api_url = api_url or env.get("AGENT_SANDBOX_API_URL") or None
+        if api_url is None:
+            raise ConfigError
+        sandbox_url = sandbox_url or env.get("AGENT_SANDBOX_URL") or None
+        return cls(
+            provider="express",
+            api_url=_checked_url(api_url),
+            api_key=_checked_key(api_key or env.get("AGENT_SANDBOX_API_KEY") or None),
+            sandbox_url=None if sandbox_url is None else _checked_url(sandbox_url),
+        )
+
+
+def _checked_url(url: str) -> str:
+    """Return an http or https URL without its trailing slash."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ConfigError from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ConfigError
+    # Credentials in a URL end up in logs; a query or a fragment cannot be a base.
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ConfigError
+    if not url.isascii() or any(char.isspace() for char in url):
+        raise ConfigError
+    return url.rstrip("/")
+
+
+def _checked_key(key: str | None) -> str | None:
+    """Return a key that can stand in a header: visible ASCII."""
+    if key is not None and not all("!" <= char <= "~" for char in key):
+        raise ConfigError
+    return key

@@ -1,0 +1,181 @@
+"""The control plane: create, connect, list, inspect, prolong and kill sandboxes."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import TypeVar
+from urllib.parse import parse_qsl, unquote
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from agent_sandbox.errors import ArgumentError, SandboxNotFoundError, UnsupportedError
+from agent_sandbox.express.requests import KeyRing, body, query
+from agent_sandbox.express.sandboxes import Sandbox, Sandboxes, checked_ttl
+from agent_sandbox.wire import e2b, headers
+
+_MessageT = TypeVar("_MessageT", bound=BaseModel)
+
+_MAX_PAGE = 100
+
+
+def read_message(data: bytes, kind: type[_MessageT]) -> _MessageT:
+    """Read JSON as a message.
+
+    Raises:
+        ArgumentError: E2001: it is no JSON, or a field has the wrong type.
+    """
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError:
+        raise ArgumentError from None
+
+
+def json_answer(data: bytes, status: int = 200, more: dict[str, str] | None = None) -> Response:
+    """Return an answer of ready JSON that no cache keeps."""
+    return Response(
+        data,
+        status_code=status,
+        media_type="application/json",
+        headers={"cache-control": "no-store"} | (more or {}),
+    )
+
+
+class ControlPlane:
+    """The handlers under `/sandboxes` and `/v2/sandboxes`.
+
+    Args:
+        sandboxes: What they control.
+        keys: Who may call.
+    """
+
+    def __init__(self, sandboxes: Sandboxes, keys: KeyRing) -> None:
+        self._sandboxes = sandboxes
+        self._keys = keys
+
+    def _own(self, request: Request) -> Sandbox:
+        """Return the sandbox of the URL; a foreign one looks like one that never was."""
+        owner = self._keys.owner(request)
+        sandbox = self._sandboxes.get(request.path_params["sandbox_id"])
+        if sandbox.owner != owner:
+            raise SandboxNotFoundError
+        request.scope["agent_sandbox.sandbox"] = sandbox.sandbox_id[:8]
+        return sandbox
+
+    async def create(self, request: Request) -> Response:
+        """Make a sandbox: 201 with its token."""
+        owner = self._keys.owner(request)
+        wanted = read_message(await body(request) or b"{}", e2b.NewSandbox)
+        ttl_seconds = checked_ttl(wanted.timeout)
+        if wanted.auto_pause:
+            raise UnsupportedError
+        sandbox = await self._sandboxes.create(
+            ttl_seconds, template=wanted.template_id, metadata=wanted.metadata, owner=owner
+        )
+        request.scope["agent_sandbox.sandbox"] = sandbox.sandbox_id[:8]
+        return json_answer(_with_token(sandbox).to_json(), 201)
+
+    async def connect(self, request: Request) -> Response:
+        """Give the token again; the sandbox lives at least `timeout` seconds from now."""
+        sandbox = self._own(request)
+        wanted = read_message(await body(request) or b"{}", e2b.ConnectSandbox)
+        self._sandboxes.set_ttl(sandbox, checked_ttl(wanted.timeout), shorten=False)
+        return json_answer(_with_token(sandbox).to_json())
+
+    async def list(self, request: Request) -> Response:
+        """List the caller's sandboxes, the newest first, filtered and in pages."""
+        owner = self._keys.owner(request)
+        fields = query(request)
+        wanted = _Filter(fields)
+        found = [one for one in self._sandboxes if one.owner == owner and wanted.matches(one)]
+        found.sort(key=lambda one: one.started_at, reverse=fields.get("order") != "asc")
+        first = _whole(fields.get("nextToken", "0"))
+        last = first + min(_whole(fields.get("limit", str(_MAX_PAGE))) or _MAX_PAGE, _MAX_PAGE)
+        more = {headers.NEXT_TOKEN: str(last)} if last < len(found) else {}
+        listed = (_listed(one).to_json() for one in found[first:last])
+        return json_answer(b"[" + b",".join(listed) + b"]", more=more)
+
+    async def info(self, request: Request) -> Response:
+        """Describe one sandbox, without its token."""
+        detail = e2b.SandboxDetail.model_validate(_listed(self._own(request)).model_dump())
+        return json_answer(detail.to_json())
+
+    async def set_timeout(self, request: Request) -> Response:
+        """Set when a sandbox ends, earlier or later."""
+        sandbox = self._own(request)
+        wanted = read_message(await body(request), e2b.SandboxTimeout)
+        self._sandboxes.set_ttl(sandbox, checked_ttl(wanted.timeout))
+        return Response(status_code=204)
+
+    async def pause(self, request: Request) -> Response:
+        """Refuse: a sandbox here has no state that could sleep."""
+        self._own(request)
+        raise UnsupportedError
+
+    async def kill(self, request: Request) -> Response:
+        """End a sandbox and remove what it held."""
+        await self._sandboxes.kill(self._own(request))
+        return Response(status_code=204)
+
+    async def metrics(self, request: Request) -> Response:
+        """Return no measurements: nothing is measured yet."""
+        self._own(request)
+        return json_answer(b"[]")
+
+
+class _Filter:
+    """The filters of a list request."""
+
+    def __init__(self, fields: dict[str, str]) -> None:
+        try:
+            pairs = parse_qsl(fields.get("metadata", ""), keep_blank_values=True, errors="strict")
+            after = fields.get("startedAfter")
+            moment = datetime.fromisoformat(after) if after else None
+        except ValueError:
+            raise ArgumentError from None
+        # E2B's clients quote names and values once more than the query does.
+        self._metadata = {(unquote(name), unquote(value)) for name, value in pairs}
+        self._states = set(filter(None, fields.get("state", "").split(",")))
+        self._template = fields.get("template")
+        self._after = moment.timestamp() if moment else 0.0
+
+    def matches(self, sandbox: Sandbox) -> bool:
+        return (
+            self._metadata <= sandbox.metadata.items()
+            and (not self._states or "running" in self._states)
+            and self._template in (None, sandbox.template)
+            and sandbox.started_at > self._after
+        )
+
+
+def _whole(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    raise ArgumentError
+
+
+def _with_token(sandbox: Sandbox) -> e2b.Sandbox:
+    return e2b.Sandbox(
+        template_id=sandbox.template,
+        sandbox_id=sandbox.sandbox_id,
+        client_id="agent-sandbox",
+        envd_version=e2b.ENVD_VERSION,
+        envd_access_token=sandbox.access_token,
+    )
+
+
+def _listed(sandbox: Sandbox) -> e2b.ListedSandbox:
+    return e2b.ListedSandbox(
+        template_id=sandbox.template,
+        sandbox_id=sandbox.sandbox_id,
+        client_id="agent-sandbox",
+        envd_version=e2b.ENVD_VERSION,
+        started_at=datetime.fromtimestamp(sandbox.started_at, UTC),
+        end_at=datetime.fromtimestamp(sandbox.end_at, UTC),
+        cpu_count=os.cpu_count() or 1,
+        memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
+        state="running",
+        metadata=sandbox.metadata,
+    )

@@ -1,0 +1,193 @@
+"""Reading requests strictly: query, headers, bounded bodies, and who may do what."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import time
+from urllib.parse import parse_qsl
+
+from starlette.requests import ClientDisconnect, Request
+
+from agent_sandbox.errors import (
+    ArgumentError,
+    AuthenticationError,
+    PathError,
+    SizeLimitError,
+    TransferError,
+)
+from agent_sandbox.express.names import USERS
+from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
+from agent_sandbox.wire import headers
+
+MAX_BODY_BYTES = 65_536
+"""Longest body of a control-plane request and of an RPC; both hold no more than paths and names."""
+
+_MAX_QUERY_FIELDS = 32
+
+
+def query(request: Request) -> dict[str, str]:
+    """Return the query's fields, percent-decoded once.
+
+    Raises:
+        ArgumentError: E2001: a field comes twice, or there are too many.
+        PathError: E2002: the bytes are not UTF-8.
+    """
+    raw: bytes = request.scope["query_string"]
+    try:
+        pairs = parse_qsl(
+            raw.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=_MAX_QUERY_FIELDS,
+        )
+    except UnicodeError:
+        raise PathError from None
+    except ValueError:
+        raise ArgumentError from None
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ArgumentError
+    return fields
+
+
+def header(request: Request, name: str) -> bytes | None:
+    """Return the raw value of a header, None where it is absent.
+
+    Raises:
+        ArgumentError: E2001: the header comes twice.
+    """
+    wanted = name.encode()
+    values = [value for key, value in request.scope["headers"] if key == wanted]
+    if len(values) > 1:
+        raise ArgumentError
+    return values[0] if values else None
+
+
+async def body(request: Request) -> bytes:
+    """Return a body of at most `MAX_BODY_BYTES`.
+
+    Raises:
+        SizeLimitError: E3001.
+        TransferError: E4007: the caller went away.
+    """
+    chunks = bytearray()
+    try:
+        async for chunk in request.stream():
+            chunks += chunk
+            if len(chunks) > MAX_BODY_BYTES:
+                raise SizeLimitError(MAX_BODY_BYTES)
+    except ClientDisconnect:
+        raise TransferError from None
+    return bytes(chunks)
+
+
+def check_user(name: str) -> None:
+    """Accept E2B's user names; they change nothing.
+
+    Raises:
+        ArgumentError: E2001: there is no such user.
+    """
+    if name not in USERS:
+        raise ArgumentError
+
+
+def check_basic_user(request: Request) -> None:
+    """Accept the user that E2B's clients put into Basic credentials of an RPC.
+
+    Raises:
+        ArgumentError: E2001: there is no such user, or the header is malformed.
+    """
+    value = header(request, "authorization")
+    if value is None:
+        return
+    scheme, _, encoded = value.partition(b" ")
+    if scheme.lower() != b"basic":
+        raise ArgumentError
+    try:
+        name = base64.b64decode(encoded.strip(), validate=True).decode("ascii").partition(":")[0]
+    except (binascii.Error, UnicodeDecodeError):
+        raise ArgumentError from None
+    check_user(name)
+
+
+class KeyRing:
+    """The API keys of the control plane; without any, every caller is accepted as one owner.
+
+    Args:
+        keys: The keys, each kept as its digest only.
+    """
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)
+
+    def owner(self, request: Request) -> bytes:
+        """Return the owner that a request's API key stands for.
+
+        Raises:
+            AuthenticationError: E5005: the key is missing or wrong.
+        """
+        if not self._digests:
+            return b""
+        given = hashlib.sha256(header(request, headers.API_KEY) or b"").digest()
+        matches = [known for known in self._digests if hmac.compare_digest(known, given)]
+        if not matches:
+            raise AuthenticationError
+        return matches[0]
+
+
+def sandbox_of(request: Request, sandboxes: Sandboxes) -> Sandbox:
+    """Return the sandbox that a data-plane request is for, after checking its token.
+
+    Raises:
+        ArgumentError: E2001: no sandbox is named.
+        SandboxNotFoundError: E5001.
+        AuthenticationError: E5005: the token is missing or wrong.
+    """
+    sandbox = named_sandbox(request, sandboxes)
+    if sandbox is None:
+        raise ArgumentError
+    if not sandbox.accepts_token(header(request, headers.ACCESS_TOKEN) or b""):
+        raise AuthenticationError
+    return sandbox
+
+
+def named_sandbox(request: Request, sandboxes: Sandboxes) -> Sandbox | None:
+    """Return the sandbox that the headers name, None where they name none.
+
+    Raises:
+        SandboxNotFoundError: E5001.
+    """
+    sandbox_id = header(request, headers.SANDBOX_ID)
+    if sandbox_id is None:
+        return None
+    sandbox = sandboxes.get(sandbox_id.decode("latin-1"))
+    request.scope["agent_sandbox.sandbox"] = sandbox.sandbox_id[:8]
+    return sandbox
+
+
+def signed_sandbox(fields: dict[str, str], operation: str, sandboxes: Sandboxes) -> Sandbox:
+    """Return the sandbox whose token signed a URL. Such a URL names no sandbox.
+
+    Args:
+        fields: The query: `path`, `signature`, and as they were signed `username` and
+            `signature_expiration` (Unix seconds).
+        operation: `read` or `write`.
+        sandboxes: Where it is looked for.
+
+    Raises:
+        AuthenticationError: E5005: no sandbox's token made it, or it has expired.
+    """
+    expiry = fields.get("signature_expiration")
+    if expiry is not None and not (
+        expiry.isascii() and expiry.isdigit() and time.time() < int(expiry[:16])
+    ):
+        raise AuthenticationError
+    signed = [fields.get("path", ""), operation, fields.get("username", "")]
+    signed += [] if expiry is None else [expiry]
+    for sandbox in sandboxes:
+        if sandbox.accepts_signature(fields["signature"], *signed):
+            return sandbox
+    raise AuthenticationError

@@ -1,0 +1,250 @@
+"""The sandboxes that live in this process: who they are, who uses them, and when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+from agent_sandbox.errors import ArgumentError, SandboxNotFoundError
+from agent_sandbox.express.disk import Disk
+from agent_sandbox.express.failures import os_errors
+from agent_sandbox.express.state import Instance
+from agent_sandbox.express.tree import Tree
+from agent_sandbox.express.watch import PolledWatch
+from agent_sandbox.limits import DEFAULT_TTL_S, MAX_TTL_S
+
+_ID_BYTES = 20
+_END_WAIT_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+def checked_ttl(seconds: int | None) -> int:
+    """Return a life in seconds, the default for None.
+
+    Raises:
+        ArgumentError: E2001, below 1 and above 24 hours.
+    """
+    if seconds is None:
+        return DEFAULT_TTL_S
+    if not 1 <= seconds <= MAX_TTL_S:
+        raise ArgumentError
+    return seconds
+
+
+class Sandbox:
+    """One sandbox. Everything but its `tree` belongs to the event loop.
+
+    Attributes:
+        sandbox_id: 160 random bits in lower-case Base32 after an `i`: a valid DNS label.
+        access_token: Credential of the data plane.
+        owner: Digest of the API key that made it.
+        started_at: Unix seconds.
+        end_at: Unix seconds; when it ends unless it is renewed.
+        watches: Watches that a client polls, by their id.
+    """
+
+    def __init__(
+        self, sandbox_id: str, tree: Tree, *, template: str, metadata: dict[str, str], owner: bytes
+    ) -> None:
+        self.sandbox_id = sandbox_id
+        self.tree = tree
+        self.template = template
+        self.metadata = metadata
+        self.owner = owner
+        self.access_token = secrets.token_urlsafe(32)
+        self.started_at = time.time()
+        self.end_at = self.started_at
+        self.watches: dict[str, PolledWatch] = {}
+        self.uses: set[Use] = set()
+        self.ended = False
+        self.unused = asyncio.Event()
+        self.unused.set()
+        self.timer: asyncio.TimerHandle | None = None
+
+    def accepts_token(self, token: bytes) -> bool:
+        """Return whether a header's raw value is the access token, in constant time."""
+        return hmac.compare_digest(token, self.access_token.encode())
+
+    def accepts_signature(self, signature: str, *parts: str) -> bool:
+        """Return whether a signed URL was made with this sandbox's token.
+
+        Args:
+            signature: `v1_` and the unpadded Base64 of the SHA-256 of the signed text.
+            parts: Path, operation and user as they stand in the URL, then the expiry if it has one.
+        """
+        path, operation, user, *expiry = parts
+        signed = ":".join((path, operation, user, self.access_token, *expiry))
+        digest = hashlib.sha256(signed.encode("utf-8", "surrogatepass")).digest()
+        wanted = "v1_" + base64.b64encode(digest).rstrip(b"=").decode()
+        return hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), wanted.encode())
+
+    def use(self, *, holds: bool = True) -> Use:
+        """Return a lease, for an `async with` block of the task that works on the sandbox.
+
+        Args:
+            holds: Whether the end of the sandbox's life waits for this work. A watch does not hold.
+        """
+        return Use(self, holds=holds)
+
+
+class Use:
+    """A lease: the sandbox's directory stays as long as the block runs.
+
+    When the sandbox is killed the block is cancelled, and raises `SandboxNotFoundError` where it
+    would have been interrupted: the work has exactly one outcome.
+    """
+
+    def __init__(self, sandbox: Sandbox, *, holds: bool) -> None:
+        self._sandbox = sandbox
+        self._task: asyncio.Task[object] | None = None
+        self._interrupted = False
+        self.holds = holds
+
+    async def __aenter__(self) -> Sandbox:
+        if self._sandbox.ended:
+            raise SandboxNotFoundError
+        self._task = asyncio.current_task()
+        self._sandbox.uses.add(self)
+        self._sandbox.unused.clear()
+        return self._sandbox
+
+    def interrupt(self) -> None:
+        """Cancel the block."""
+        if self._task and not self._interrupted:
+            self._interrupted = True
+            self._task.cancel()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        sandbox = self._sandbox
+        sandbox.uses.discard(self)
+        if not sandbox.uses:
+            sandbox.unused.set()
+        if not self._interrupted or self._task is None:
+            return
+        if not isinstance(error, asyncio.CancelledError):
+            # The block ended by itself in the same moment: take the cancellation that is on its
+            # way, so that it does not hit what follows.
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                self._task.uncancel()
+            return
+        if self._task.uncancel() == 0:
+            raise SandboxNotFoundError from None
+
+
+class Sandboxes:
+    """Every sandbox of this instance, with the timers that end them.
+
+    Args:
+        instance: Where their directories are.
+        disk: Threads for making and removing those.
+    """
+
+    def __init__(self, instance: Instance, disk: Disk) -> None:
+        self._instance = instance
+        self._disk = disk
+        self._living: dict[str, Sandbox] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+
+    def __iter__(self) -> Iterator[Sandbox]:
+        return iter(tuple(self._living.values()))
+
+    def get(self, sandbox_id: str) -> Sandbox:
+        """Return a living sandbox.
+
+        Raises:
+            SandboxNotFoundError: E5001.
+        """
+        sandbox = self._living.get(sandbox_id)
+        if sandbox is None:
+            raise SandboxNotFoundError
+        return sandbox
+
+    async def create(
+        self, ttl_seconds: int, *, template: str, metadata: dict[str, str], owner: bytes
+    ) -> Sandbox:
+        """Make a sandbox that ends after `ttl_seconds`.
+
+        Raises:
+            FileOperationError: E4006 and its other kinds: the disk refused.
+        """
+        sandbox_id = "i" + base64.b32encode(secrets.token_bytes(_ID_BYTES)).decode().lower()
+
+        def make() -> int:
+            with os_errors():
+                return self._instance.make_root(sandbox_id)
+
+        tree = Tree(await self._disk.run(make))
+        sandbox = Sandbox(sandbox_id, tree, template=template, metadata=metadata, owner=owner)
+        self._living[sandbox_id] = sandbox
+        self.set_ttl(sandbox, ttl_seconds)
+        return sandbox
+
+    def set_ttl(self, sandbox: Sandbox, ttl_seconds: int, *, shorten: bool = True) -> None:
+        """Let a sandbox end `ttl_seconds` from now; without `shorten`, only if that is later."""
+        end_at = time.time() + ttl_seconds
+        if not shorten and end_at <= sandbox.end_at:
+            return
+        sandbox.end_at = end_at
+        if sandbox.timer:
+            sandbox.timer.cancel()
+        # The timer runs on the monotonic clock: a step of the wall clock ends nothing.
+        sandbox.timer = asyncio.get_running_loop().call_later(ttl_seconds, self._expire, sandbox)
+
+    def _expire(self, sandbox: Sandbox) -> None:
+        self._begin_end(sandbox, interrupt_holders=False)
+
+    async def kill(self, sandbox: Sandbox) -> None:
+        """End a sandbox now: interrupt what runs in it and remove its directory.
+
+        Waits a few seconds for that; what takes longer goes on by itself.
+        """
+        await asyncio.wait([self._begin_end(sandbox, interrupt_holders=True)], timeout=_END_WAIT_S)
+
+    async def close(self) -> None:
+        """End all sandboxes and wait until their directories are gone."""
+        for sandbox in self:
+            self._begin_end(sandbox, interrupt_holders=True)
+        while self._endings:
+            await asyncio.wait(tuple(self._endings))
+
+    def _begin_end(self, sandbox: Sandbox, *, interrupt_holders: bool) -> asyncio.Task[None]:
+        sandbox.ended = True
+        self._living.pop(sandbox.sandbox_id, None)
+        if sandbox.timer:
+            sandbox.timer.cancel()
+        for use in tuple(sandbox.uses):
+            if interrupt_holders or not use.holds:
+                use.interrupt()
+        for watch in sandbox.watches.values():
+            watch.close()
+        sandbox.watches.clear()
+        ending = asyncio.get_running_loop().create_task(self._end(sandbox))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        return ending
+
+    async def _end(self, sandbox: Sandbox) -> None:
+        await sandbox.unused.wait()
+        sandbox.tree.close()
+        try:
+            await self._disk.run(lambda: self._instance.remove_root(sandbox.sandbox_id))
+        except OSError as error:  # the sweep of a later start tries again
+            _log.error(
+                "a sandbox's directory was not removed",
+                extra={"fields": {"sandbox": sandbox.sandbox_id[:8], "errno": error.errno}},
+            )

@@ -1,0 +1,46 @@
+"""Express put together: state, threads, sandboxes and application, with one beginning and end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agent_sandbox.express.app import Express
+from agent_sandbox.express.disk import Disk
+from agent_sandbox.express.openat2 import Descriptor
+from agent_sandbox.express.requests import KeyRing
+from agent_sandbox.express.sandboxes import Sandboxes
+from agent_sandbox.express.state import Instance
+
+
+class Service:
+    """One running Express.
+
+    Args:
+        state: The state directory, which the service takes over.
+        keys: API keys; none accepts every caller.
+        hosts: Host names that requests must be for, None for any.
+
+    Raises:
+        ConfigError: E6000: the state directory cannot be used.
+    """
+
+    def __init__(
+        self, state: Descriptor, *, keys: tuple[str, ...], hosts: frozenset[str] | None
+    ) -> None:
+        self._instance = Instance(state)
+        self._disk = Disk()
+        self._sandboxes = Sandboxes(self._instance, self._disk)
+        self._sweep: asyncio.Task[None] | None = None
+        self.app = Express(self._sandboxes, self._disk, KeyRing(keys), hosts=hosts)
+
+    def start(self) -> None:
+        """Begin to remove what crashed instances left, beside everything else."""
+        self._sweep = asyncio.get_running_loop().create_task(self._disk.run(self._instance.sweep))
+
+    async def close(self) -> None:
+        """End every sandbox, remove their directories, and give the state directory back."""
+        await self._sandboxes.close()
+        if self._sweep:
+            await asyncio.wait([self._sweep])
+        await self._disk.run(self._instance.close)
+        self._disk.close()

@@ -1,0 +1,46 @@
+"""The only place that touches private parts of the MCP SDK.
+
+`tests/mcp_server/test_sdk_parts.py` fails when one of them vanishes, and the dependency is pinned
+to the minor version that was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mcp.server.connection import Connection
+from mcp.server.lowlevel.server import Server
+from mcp.server.mcpserver import Context, MCPServer
+
+
+def connection_of(context: Context[Any, Any]) -> Connection:
+    """Return the connection that a call arrived on.
+
+    Up to 2025-11-25 it lives as long as the session. On 2026-07-28 it lives for one request, on
+    STDIO too: nothing that must outlive the call may hang on its exit stack.
+    """
+    connection: Connection = context.session._connection
+    return connection
+
+
+def lowlevel_server(server: MCPServer[Any]) -> Server[Any]:
+    """Return the low-level server that transports drive."""
+    return server._lowlevel_server
+
+
+@contextmanager
+def root_logger_untouched() -> Iterator[None]:
+    """Keep `logging.basicConfig`, which the constructor of `MCPServer` calls, without effect.
+
+    It does nothing while the root logger has a handler; this one discards what it gets.
+    """
+    root = logging.getLogger()
+    placeholder = logging.NullHandler()
+    root.addHandler(placeholder)
+    try:
+        yield
+    finally:
+        root.removeHandler(placeholder)

@@ -1,0 +1,92 @@
+"""Everything that can be set on the MCP server, in one immutable value."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+
+from agent_sandbox.errors import ConfigError
+from agent_sandbox.limits import (
+    DEFAULT_TTL_S,
+    HTTP_BODY_DEADLINE_S,
+    MAX_TTL_S,
+    RESOLVE_TIMEOUT_S,
+    TRANSFER_TIMEOUT_S,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpConfig:
+    """How one MCP server runs.
+
+    Attributes:
+        provider: Name of the sandbox provider; None takes it from the environment.
+        api_url: Control plane of the provider; None takes it from the environment.
+        api_key: Its credential; never shown in a `repr`.
+        sandbox_url: One base URL for every sandbox's data plane.
+        ttl_seconds: Life of a sandbox after its last use, 1 to 86,400.
+        host: Address that HTTP listens on.
+        port: Port that HTTP listens on; 0 lets the system choose one.
+        insecure: Allow an address beyond loopback without credentials.
+        allowed_hosts: Further values of the Host header that are answered. `name:*` allows every
+            port, `*` allows everything. Loopback names are always allowed.
+        allowed_origins: Further values of the Origin header, in the same form.
+        idle_timeout_s: An HTTP session without a request for this long ends.
+        max_sessions: HTTP sessions that may be open at once.
+        body_deadline_s: Time in which the body of an HTTP request must have arrived.
+        resolve_timeout_s: Time for creating or finding a sandbox.
+        transfer_timeout_s: Time for one file operation, after the sandbox is resolved.
+        shutdown_timeout_s: Longest wait for sandboxes to be destroyed when the server stops.
+    """
+
+    provider: str | None = None
+    api_url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    sandbox_url: str | None = None
+    ttl_seconds: int = DEFAULT_TTL_S
+    host: str = "127.0.0.1"
+    port: int = 8000
+    insecure: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    idle_timeout_s: float = 1800.0
+    max_sessions: int = 1000
+    body_deadline_s: float = HTTP_BODY_DEADLINE_S
+    resolve_timeout_s: float = RESOLVE_TIMEOUT_S
+    transfer_timeout_s: float = TRANSFER_TIMEOUT_S
+    shutdown_timeout_s: float = 8.0
+
+    def __post_init__(self) -> None:
+        positive = (
+            self.idle_timeout_s,
+            self.max_sessions,
+            self.body_deadline_s,
+            self.resolve_timeout_s,
+            self.transfer_timeout_s,
+            self.shutdown_timeout_s,
+        )
+        if (
+            not 1 <= self.ttl_seconds <= MAX_TTL_S
+            or not 0 <= self.port <= 65_535
+            or not all(0 < value < float("inf") for value in positive)
+        ):
+            raise ConfigError
+
+    def check_exposure(self) -> None:
+        """Refuse an address that others can reach while nothing asks for credentials.
+
+        Raises:
+            ConfigError: E6000, for an address beyond loopback without `insecure`.
+        """
+        if not self.insecure and not is_loopback(self.host):
+            raise ConfigError
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach `host`. Unknown names count as reachable."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,108 @@
+"""Streamable HTTP: the application, and the server that runs it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from agent_sandbox.mcp_server import _sdk
+from agent_sandbox.mcp_server.config import McpConfig
+from agent_sandbox.mcp_server.http_guard import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, HttpGuard
+from agent_sandbox.mcp_server.server import build_server
+
+MCP_PATH = "/mcp"
+
+
+def build_http_app(config: McpConfig) -> Starlette:
+    """Return the ASGI application: MCP at `/mcp`, `/health` beside it.
+
+    Its lifespan opens and ends the server's state, so run it with lifespan support, once.
+    """
+    server = build_server(config)
+    manager = StreamableHTTPSessionManager(
+        app=_sdk.lowlevel_server(server),
+        json_response=True,  # as an event, a 1 MiB download is over the official client's limit
+        # The guard checks Host and Origin; the SDK's own check logs them as they came.
+        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        session_idle_timeout=config.idle_timeout_s,
+        max_sessions=config.max_sessions,
+    )
+    guard = HttpGuard(
+        manager.asgi_app,
+        allowed_hosts=(*LOOPBACK_HOSTS, *_own_name(config), *config.allowed_hosts),
+        allowed_origins=(*LOOPBACK_ORIGINS, *config.allowed_origins),
+        body_deadline_s=config.body_deadline_s,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        async with manager.run():
+            yield
+
+    return Starlette(
+        routes=[Route(MCP_PATH, guard), Route("/health", _health, methods=["GET"])],
+        lifespan=lifespan,
+    )
+
+
+async def _health(_request: Request) -> JSONResponse:
+    return JSONResponse({"status": "ok"})
+
+
+def _own_name(config: McpConfig) -> tuple[str, ...]:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return (f"{host}:*",)
+
+
+def listening_socket(config: McpConfig) -> socket.socket:
+    """Return a listening socket for the configured address.
+
+    Raises:
+        OSError: The address cannot be used.
+    """
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    # With the protocol named, asyncio switches Nagle's algorithm off on what it accepts; without,
+    # each request with a body would wait 40 ms for a delayed acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((config.host, config.port))
+        listener.listen(128)
+        listener.set_inheritable(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of the MCP endpoint on a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}{MCP_PATH}"
+
+
+async def serve_http(config: McpConfig, listener: socket.socket) -> None:
+    """Serve until the process is told to stop (SIGINT, SIGTERM), then end every scope."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            build_http_app(config),
+            http="h11",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=2,
+        )
+    )
+    await server.serve(sockets=[listener])

@@ -1,0 +1,251 @@
+"""One ASGI guard before the SDK's session manager: what it would let through, log or repeat."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, RequestId
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agent_sandbox.mcp_server.envelopes import (
+    KEPT_BYTES,
+    canonical_id,
+    error_answer,
+    peek_id,
+    readable_id,
+)
+
+LOOPBACK_HOSTS = ("127.0.0.1:*", "localhost:*", "[::1]:*")
+LOOPBACK_ORIGINS = tuple(f"http://{host}" for host in LOOPBACK_HOSTS)
+
+WHOLLY_PARSED_BYTES = 65_536
+"""Bodies up to this size are parsed to find their id; of larger ones first the ends are read."""
+
+_FIXED_TEXTS = {
+    PARSE_ERROR: "Parse error: the body is not valid JSON.",
+    INVALID_PARAMS: "The message is not valid JSON-RPC 2.0.",
+}
+
+
+class HttpGuard:
+    """Checks Host and Origin, bounds the body in time, and keeps requests from mixing.
+
+    - A Host that is not allowed is 421, an Origin 403; neither is logged.
+    - A body that has not arrived in time is 408, one over the SDK's 4 MiB is 413.
+    - Up to 2025-11-25, a request whose id is in flight in its session is 400: the SDK would give
+      its answer to the other one. Such a call runs on when its client disconnects.
+    - On 2026-07-28 the call is cancelled when its client disconnects.
+    - The SDK's answers to malformed envelopes quote the parser; they get a fixed text.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        allowed_hosts: Sequence[str],
+        allowed_origins: Sequence[str],
+        body_deadline_s: float,
+        max_body_bytes: int = DEFAULT_MAX_REQUEST_BODY_SIZE,
+    ) -> None:
+        self._app = app
+        self._allowed_hosts = tuple(allowed_hosts)
+        self._allowed_origins = tuple(allowed_origins)
+        self._body_deadline_s = body_deadline_s
+        self._max_body_bytes = max_body_bytes
+        self._in_flight: defaultdict[str, set[RequestId]] = defaultdict(set)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request."""
+        headers = Headers(scope=scope)
+        if not _one_allowed(headers.getlist("host"), self._allowed_hosts):
+            await _refuse(421, "This server does not answer for this Host.")(scope, receive, send)
+            return
+        if not _none_or_allowed(headers.getlist("origin"), self._allowed_origins):
+            await _refuse(403, "This Origin is not allowed.")(scope, receive, send)
+            return
+        if scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        body = await self._body(headers, receive)
+        if isinstance(body, Response):
+            await body(scope, receive, send)
+            return
+        request = _Request(body, receive)
+        version = headers.get("mcp-protocol-version")
+        if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
+            await self._serve_in_session(scope, headers, request, send)
+        else:
+            await self._serve_until_disconnect(scope, request, send)
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes | Response:
+        too_large = _refuse(413, "The body is too large.")
+        declared = headers.get("content-length", "")
+        if declared.isdecimal() and int(declared[:20]) > self._max_body_bytes:
+            return too_large
+        chunks: list[bytes] = []
+        size = 0
+        with anyio.move_on_after(self._body_deadline_s):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return _refuse(400, "The client went away.")  # nobody reads this
+                chunk: bytes = message.get("body", b"")
+                size += len(chunk)
+                if size > self._max_body_bytes:
+                    return too_large
+                chunks.append(chunk)
+                if not message.get("more_body", False):
+                    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return _refuse(408, "The body did not arrive in time.")
+
+    async def _serve_in_session(
+        self, scope: Scope, headers: Headers, request: _Request, send: Send
+    ) -> None:
+        answer = _FixedTexts(send)
+        session_id = headers.get("mcp-session-id")
+        request_id = _request_id(request.body) if session_id is not None else None
+        if session_id is None or request_id is None:
+            await self._app(scope, request.receive, answer.send)
+            return
+        key = canonical_id(request_id)
+        if key in self._in_flight[session_id]:
+            await _refuse(400, "A request with this id is being served: use another id.")(
+                scope, request.receive, send
+            )
+            return
+        self._in_flight[session_id].add(key)
+        try:
+            await self._app(scope, request.receive, answer.send)
+        finally:
+            self._in_flight[session_id].discard(key)
+            if not self._in_flight[session_id]:
+                del self._in_flight[session_id]
+
+    async def _serve_until_disconnect(self, scope: Scope, request: _Request, send: Send) -> None:
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                await request.watch()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            await self._app(scope, request.receive, send)
+            tasks.cancel_scope.cancel()
+
+
+class _Request:
+    """A body that was read already, replayed to the application."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self.body = body
+        self._receive = receive
+        self._replayed = False
+        self._watched = False
+        self._gone = anyio.Event()
+
+    async def receive(self) -> Message:
+        """Return the body, then wait for the client to go away."""
+        if not self._replayed:
+            self._replayed = True
+            return {"type": "http.request", "body": self.body, "more_body": False}
+        if not self._watched:
+            return await self._receive()
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def watch(self) -> None:
+        """Wait for the client to go away, and let the application know too."""
+        self._watched = True
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone.set()
+
+
+class _FixedTexts:
+    """Replaces the texts of the SDK's answers to malformed envelopes, which quote the input."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._start: Message | None = None
+        self._body = b""
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on; a refused one is held back until it is whole."""
+        if message["type"] == "http.response.start" and message["status"] == 400:
+            self._start = message
+            return
+        if self._start is None:
+            await self._send(message)
+            return
+        self._body += message.get("body", b"")
+        if message.get("more_body", False):
+            return
+        start, self._start = self._start, None
+        body = _with_fixed_text(self._body)
+        headers = [item for item in start["headers"] if item[0].lower() != b"content-length"]
+        headers.append((b"content-length", str(len(body)).encode()))
+        await self._send({**start, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _with_fixed_text(body: bytes) -> bytes:
+    try:
+        answer: Any = json.loads(body)
+        text = _FIXED_TEXTS[answer["error"]["code"]]
+    except (ValueError, LookupError, TypeError):
+        return body  # one of the SDK's own fixed texts
+    answer["error"] = {"code": answer["error"]["code"], "message": text}
+    return json.dumps(answer, separators=(",", ":")).encode()
+
+
+def _request_id(body: bytes) -> RequestId | None:
+    """Return the id of a request; None for everything else, which the SDK judges."""
+    if len(body) > WHOLLY_PARSED_BYTES:
+        found = peek_id(body[:KEPT_BYTES], body[-KEPT_BYTES:])
+        if found is not None:
+            return found
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict) or "method" not in message:
+        return None
+    return readable_id(message.get("id"))
+
+
+def _one_allowed(values: list[str], allowed: Sequence[str]) -> bool:
+    return len(values) == 1 and _is_allowed(values[0], allowed)
+
+
+def _none_or_allowed(values: list[str], allowed: Sequence[str]) -> bool:
+    return not values or _one_allowed(values, allowed)
+
+
+def _is_allowed(value: str, allowed: Sequence[str]) -> bool:
+    for pattern in allowed:
+        if pattern in ("*", value):
+            return True
+        name, separator, port = value.rpartition(":")
+        if pattern.endswith(":*") and (
+            value == pattern[:-2] or (separator and name == pattern[:-2] and port.isdecimal())
+        ):
+            return True
+    return False
+
+
+def _refuse(status: int, text: str) -> Response:
+    answer = error_answer(INVALID_REQUEST, text)
+    return Response(
+        answer.model_dump_json(by_alias=True, exclude_unset=True),
+        status_code=status,
+        media_type="application/json",
+        headers={"connection": "close"} if status in (408, 413) else None,
+    )

@@ -1,0 +1,71 @@
+"""Logs that hold ids of errors and places in code, and nothing of what callers sent.
+
+Libraries below this server log session ids, Host and Origin headers, URLs with paths, request
+headers with tokens, and tracebacks whose exceptions carry input. Their messages are therefore
+never passed on: a record of theirs becomes its place, its level and the kind of its exception.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import uuid
+
+log = logging.getLogger("agent_sandbox.mcp_server")
+
+SDK_LOGGERS = ("mcp", "mcp_types", "sse_starlette", "httpx2", "httpcore2")
+"""Roots of the logger trees below this server that carry ids, paths or tokens."""
+
+PROCESS_LOGGERS = ("uvicorn", "httpx", "httpcore")
+"""Further ones, cut only in a process that is ours alone."""
+
+
+class RedactingHandler(logging.Handler):
+    """Replaces every record of a library by one that holds nothing of its message."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log the place, the level and the kind of exception, on this package's own logger."""
+        kind = (
+            record.exc_info[0].__name__
+            if record.exc_info and record.exc_info[0]
+            else "no exception"
+        )
+        log.log(
+            record.levelno,
+            "%s reported something at line %d (%s); its text is withheld",
+            record.name,
+            record.lineno,
+            kind,
+        )
+
+
+def redact_libraries(*names: str) -> None:
+    """Set the loggers of libraries to WARNING and cut their texts out. Idempotent.
+
+    The root logger is not touched, nor any handler that a program has put on it.
+    """
+    for name in names:
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+        if not any(isinstance(handler, RedactingHandler) for handler in logger.handlers):
+            logger.handlers[:] = [RedactingHandler()]
+
+
+def log_unexpected(where: str, error: BaseException) -> None:
+    """Log an exception that no table knows: an id, the place it was raised, its type. No text."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "unknown place"
+    log.error("error %s in %s: %s at %s", uuid.uuid4().hex[:12], where, type(error).__name__, place)
+
+
+def log_to_stderr(level: int = logging.WARNING) -> None:
+    """Show this package's log on standard error, for the programs that this package starts."""
+    logger = logging.getLogger("agent_sandbox")
+    if not logger.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(level)

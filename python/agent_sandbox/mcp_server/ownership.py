@@ -1,0 +1,308 @@
+"""Which sandbox a call uses, who owns it, and what happens when its owner ends."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from agent_sandbox import Sandbox, SandboxClient
+from agent_sandbox.errors import (
+    AgentSandboxError,
+    SandboxNotFoundError,
+    SandboxOwnedError,
+    SandboxTimeoutError,
+    SandboxUnavailableError,
+    TransferError,
+)
+from agent_sandbox.mcp_server.config import McpConfig
+from agent_sandbox.mcp_server.logs import log_unexpected
+from agent_sandbox.mcp_server.reaper import Reaper
+from agent_sandbox.mcp_server.renewal import Lease
+from agent_sandbox.mcp_server.scopes import Creation, Scope
+
+T = TypeVar("T")
+
+KEPT_HANDLES = 1024
+"""Sandboxes without an owner whose connection is remembered, so that a call need not connect."""
+
+_SANDBOX_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,255}")
+
+
+def check_sandbox_id(sandbox_id: str) -> None:
+    """Refuse an id that no service gives out, before it gets into a URL.
+
+    Raises:
+        SandboxNotFoundError: E5001, since there can be no such sandbox.
+    """
+    if not _SANDBOX_ID.fullmatch(sandbox_id):
+        raise SandboxNotFoundError
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Handle:
+    """A sandbox that this server is connected to, with its lease."""
+
+    sandbox: Sandbox
+    lease: Lease
+
+    @property
+    def sandbox_id(self) -> str:
+        """The sandbox's id."""
+        return self.sandbox.sandbox_id
+
+
+@dataclass(eq=False, slots=True)
+class Use:
+    """What one call did with sandboxes.
+
+    Attributes:
+        scope: Whose call it is; None where there are no scopes.
+        sandbox_id: The sandbox it used, as soon as one is resolved.
+        created: It made a sandbox that no earlier call knew.
+    """
+
+    scope: Scope | None
+    sandbox_id: str | None = None
+    created: bool = False
+
+
+class Registry:
+    """Resolves, adopts and ends. One for each running server; not thread-safe."""
+
+    def __init__(self, client: SandboxClient, config: McpConfig, tasks: TaskGroup) -> None:
+        self.client = client
+        self.reaper = Reaper(client, tasks)
+        self.process_scope = Scope()
+        self._config = config
+        self._tasks = tasks
+        self._scopes: set[Scope] = {self.process_scope}
+        self._owners: dict[str, Scope] = {}
+        self._handles: OrderedDict[str, Handle] = OrderedDict()
+
+    # --- Scopes -----------------------------------------------------------------------------
+
+    def open_scope(self) -> Scope:
+        """Return a new scope."""
+        scope = Scope()
+        self._scopes.add(scope)
+        return scope
+
+    def end_scope(self, scope: Scope) -> None:
+        """Record everything the scope owns for destruction, and begin it. Never waits."""
+        scope.ended = True
+        scope.default = None
+        self._scopes.discard(scope)
+        doomed = sorted(scope.owned)
+        for sandbox_id in doomed:
+            self.forget(sandbox_id)
+        self.reaper.doom(doomed)
+
+    def end_all(self) -> None:
+        """End every scope: the server stops."""
+        for scope in list(self._scopes):
+            self.end_scope(scope)
+
+    def forget(self, sandbox_id: str) -> None:
+        """Drop what is known of a sandbox that is gone or not ours any more."""
+        self._handles.pop(sandbox_id, None)
+        scope = self._owners.pop(sandbox_id, None)
+        if scope is None:
+            return
+        scope.owned.discard(sandbox_id)
+        if scope.default is not None and scope.default.sandbox_id == sandbox_id:
+            scope.default = None
+            scope.replacing = True
+
+    # --- Using a sandbox ----------------------------------------------------------------------
+
+    async def use(
+        self,
+        use: Use,
+        sandbox_id: str | None,
+        operation: Callable[[Sandbox], Awaitable[T]],
+        timeout_error: type[AgentSandboxError],
+    ) -> T:
+        """Resolve a sandbox and run one operation on it, within the time of a transfer.
+
+        A named sandbox is adopted by the scope, also when the operation then fails. Without a
+        name the default is used; if it turns out to be gone, a new one is made and used instead.
+
+        Raises:
+            SandboxNotFoundError: E5001, the named sandbox is gone.
+            SandboxOwnedError: E5002, another scope owns it.
+            SandboxTimeoutError: E5004, it was not resolved in time.
+            AgentSandboxError: What the operation raised, or `timeout_error`.
+        """
+        handle = await self._resolve(use, sandbox_id)
+        try:
+            return await self._run(use, handle, operation, timeout_error)
+        except (SandboxNotFoundError, SandboxUnavailableError, TransferError) as error:
+            if not await self._is_gone(handle, error):
+                raise
+            self.forget(handle.sandbox_id)
+            if sandbox_id is not None:
+                raise SandboxNotFoundError from None
+        handle = await self._resolve(use, None)
+        return await self._run(use, handle, operation, timeout_error)
+
+    async def _run(
+        self,
+        use: Use,
+        handle: Handle,
+        operation: Callable[[Sandbox], Awaitable[T]],
+        timeout_error: type[AgentSandboxError],
+    ) -> T:
+        try:
+            with handle.lease.held(), time_limit(self._config.transfer_timeout_s, timeout_error):
+                return await operation(handle.sandbox)
+        except anyio.get_cancelled_exc_class():
+            if use.scope is None and use.created:
+                self.reaper.doom([handle.sandbox_id])  # nobody will ever learn its id
+            raise
+
+    async def _is_gone(self, handle: Handle, error: AgentSandboxError) -> bool:
+        if isinstance(error, SandboxNotFoundError):
+            return True
+        # Services other than Express may answer a file call to a dead sandbox with a bad gateway.
+        try:
+            with time_limit(self._config.resolve_timeout_s, SandboxTimeoutError):
+                await self.client.info(handle.sandbox_id)
+        except SandboxNotFoundError:
+            return True
+        except AgentSandboxError:
+            return False
+        return False
+
+    # --- Resolution ---------------------------------------------------------------------------
+
+    async def _resolve(self, use: Use, sandbox_id: str | None) -> Handle:
+        scope = use.scope
+        with time_limit(self._config.resolve_timeout_s, SandboxTimeoutError):
+            if sandbox_id is not None:
+                handle = await self._named(scope, sandbox_id)
+            elif scope is None:
+                handle = await self._create(None, self._config.ttl_seconds)
+                use.created = True
+            else:
+                handle = scope.default or await self._default(scope)
+        use.sandbox_id = handle.sandbox_id
+        return handle
+
+    async def _named(self, scope: Scope | None, sandbox_id: str) -> Handle:
+        check_sandbox_id(sandbox_id)
+        self._check_owner(scope, sandbox_id)  # before connecting: a refused call renews nothing
+        handle = self._handles.get(sandbox_id)
+        if handle is None:
+            ttl_seconds = self._config.ttl_seconds
+            sandbox = await self.client.connect(sandbox_id, ttl_seconds=ttl_seconds)
+            self._check_owner(scope, sandbox_id)
+            handle = Handle(sandbox, Lease(sandbox, ttl_seconds, self._tasks))
+        self._remember(scope, handle)
+        return handle
+
+    def _check_owner(self, scope: Scope | None, sandbox_id: str) -> None:
+        if self._owners.get(sandbox_id, scope) is not scope:
+            raise SandboxOwnedError
+
+    def _remember(self, scope: Scope | None, handle: Handle) -> None:
+        sandbox_id = handle.sandbox_id
+        if scope is not None:
+            if scope.ended:  # it ended while the sandbox was being found or made
+                self.reaper.doom([sandbox_id])
+                raise SandboxNotFoundError
+            scope.owned.add(sandbox_id)
+            self._owners[sandbox_id] = scope
+        self._handles[sandbox_id] = handle
+        self._handles.move_to_end(sandbox_id)
+        if len(self._handles) - len(self._owners) > KEPT_HANDLES:
+            oldest = next(known for known in self._handles if known not in self._owners)
+            del self._handles[oldest]
+
+    # --- Creation -----------------------------------------------------------------------------
+
+    async def create(self, use: Use, ttl_seconds: int) -> Handle:
+        """Make a sandbox for the scope; it becomes the default if there is none.
+
+        Raises:
+            SandboxTimeoutError: E5004, it did not become ready in time.
+        """
+        with time_limit(self._config.resolve_timeout_s, SandboxTimeoutError):
+            handle = await self._create(use.scope, ttl_seconds)
+        use.sandbox_id = handle.sandbox_id
+        if use.scope is not None and use.scope.default is None:
+            use.scope.default = handle
+            use.scope.replacing = False
+        return handle
+
+    async def _default(self, scope: Scope) -> Handle:
+        if scope.creating is None:
+            scope.creating = Creation()
+            self._tasks.start_soon(self._make, scope, self._config.ttl_seconds, scope.creating)
+        return await scope.creating.wait()
+
+    async def _create(self, scope: Scope | None, ttl_seconds: int) -> Handle:
+        creation = Creation()
+        self._tasks.start_soon(self._make, scope, ttl_seconds, creation)
+        try:
+            return await creation.wait()
+        except anyio.get_cancelled_exc_class():
+            creation.abandoned = True
+            if scope is None and creation.made is not None:
+                self.reaper.doom([creation.made.sandbox_id])
+            raise
+
+    async def _make(self, scope: Scope | None, ttl_seconds: int, creation: Creation) -> None:
+        # Runs in the server's task group, and longer than a call waits: a cancelled call would
+        # otherwise leave a sandbox behind that was made and belongs to nobody.
+        outcome: Handle | AgentSandboxError
+        try:
+            with time_limit(4 * self._config.resolve_timeout_s, SandboxTimeoutError):
+                sandbox = await self.client.create(ttl_seconds=ttl_seconds)
+            outcome = Handle(sandbox, Lease(sandbox, ttl_seconds, self._tasks))
+            if creation.abandoned:
+                self.reaper.doom([outcome.sandbox_id])
+            else:
+                self._remember(scope, outcome)
+        except AgentSandboxError as error:
+            outcome = error
+        except Exception as error:  # noqa: BLE001 - the waiters need an answer in every case
+            log_unexpected("creating a sandbox", error)
+            outcome = AgentSandboxError()
+        if scope is not None and scope.creating is creation:
+            scope.creating = None
+            if isinstance(outcome, Handle) and scope.default is None:
+                scope.default = outcome
+        creation.settle(outcome)
+
+    # --- Without adopting ----------------------------------------------------------------------
+
+    def is_default(self, scope: Scope | None, sandbox_id: str) -> bool:
+        """Tell whether calls of this scope without `sandbox_id` use this sandbox."""
+        default = scope.default if scope is not None else None
+        return default is not None and default.sandbox_id == sandbox_id
+
+    def is_owned(self, scope: Scope | None, sandbox_id: str) -> bool:
+        """Tell whether the scope's end destroys this sandbox."""
+        return scope is not None and sandbox_id in scope.owned
+
+    def set_lease_ttl(self, sandbox_id: str, ttl_seconds: int) -> None:
+        """Let later renewals of a known sandbox use another time."""
+        handle = self._handles.get(sandbox_id)
+        if handle is not None:
+            handle.lease.ttl_seconds = ttl_seconds
+
+
+@contextmanager
+def time_limit(seconds: float, error: type[AgentSandboxError]) -> Iterator[None]:
+    """Run the body for at most `seconds` of wall-clock time, else raise `error`."""
+    with anyio.move_on_after(seconds) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise error

@@ -1,0 +1,83 @@
+"""What owns sandboxes and ends: the process under STDIO, the session under legacy HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from mcp.server.mcpserver import Context
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from agent_sandbox.errors import AgentSandboxError
+from agent_sandbox.mcp_server import _sdk
+
+if TYPE_CHECKING:
+    from agent_sandbox.mcp_server.ownership import Handle, Registry
+
+_STATE_KEY = "agent_sandbox.scope"
+
+
+class Creation:
+    """A sandbox in the making that several calls wait for.
+
+    It goes on when a waiting call is cancelled, so that no sandbox is made and lost.
+    """
+
+    def __init__(self) -> None:
+        self.abandoned = False
+        self._done = anyio.Event()
+        self._outcome: Handle | AgentSandboxError | None = None
+
+    @property
+    def made(self) -> Handle | None:
+        """The sandbox, once there is one."""
+        return None if isinstance(self._outcome, AgentSandboxError) else self._outcome
+
+    def settle(self, outcome: Handle | AgentSandboxError) -> None:
+        """Give every waiter the sandbox or the error."""
+        self._outcome = outcome
+        self._done.set()
+
+    async def wait(self) -> Handle:
+        """Return the sandbox, or raise what stopped it from being made."""
+        await self._done.wait()
+        if isinstance(self._outcome, AgentSandboxError):
+            # Each waiter raises its own: a shared exception would collect all their tracebacks.
+            raise type(self._outcome)(**vars(self._outcome))
+        assert self._outcome is not None  # noqa: S101 - settled
+        return self._outcome
+
+
+class Scope:
+    """One owner of sandboxes.
+
+    Attributes:
+        default: The sandbox that calls without `sandbox_id` use; never an adopted one.
+        owned: Ids of what the scope created or adopted.
+        creating: The default in the making.
+        replacing: A default is gone, and no result has said yet that there is a new one.
+        ended: Nothing may be added any more.
+    """
+
+    def __init__(self) -> None:
+        self.default: Handle | None = None
+        self.owned: set[str] = set()
+        self.creating: Creation | None = None
+        self.replacing = False
+        self.ended = False
+
+
+def scope_of(context: Context[Any, Any], registry: Registry) -> Scope | None:
+    """Return the scope of a call, or None on 2026-07-28 over HTTP, where nothing is owned."""
+    request = context.request_context
+    if request.request is None:
+        return registry.process_scope
+    if request.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        return None
+    connection = _sdk.connection_of(context)
+    scope = connection.state.get(_STATE_KEY)
+    if not isinstance(scope, Scope):
+        scope = connection.state[_STATE_KEY] = registry.open_scope()
+        # The SDK abandons this stack after 5 s; ending a scope only records and never waits.
+        connection.exit_stack.callback(registry.end_scope, scope)
+    return scope

@@ -1,0 +1,267 @@
+"""Our STDIO transport: bounded lines, an answer for every bad one, and an end in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import math
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.server.lowlevel.server import Server
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    RequestId,
+)
+from pydantic import TypeAdapter
+
+from agent_sandbox.limits import MAX_STDIO_LINE_BYTES
+from agent_sandbox.mcp_server.envelopes import (
+    LineSplitter,
+    LongLine,
+    Refusal,
+    canonical_id,
+    error_answer,
+    parse_message,
+    peek_id,
+)
+
+PIPE_BYTES = 1_048_576
+"""Asked of the kernel for both pipes: the largest file passes with few wake-ups."""
+
+READ_BYTES = 262_144
+FLUSH_S = 0.5
+"""Longest wait for answers that are ready when the client has closed its side."""
+
+UNREAD_MESSAGES = 16
+"""Messages that may wait for the server before reading pauses."""
+
+_LONG = f"The line is longer than {MAX_STDIO_LINE_BYTES:,} bytes."
+_LONG_ANSWER = f"The answer is longer than a line may be ({MAX_STDIO_LINE_BYTES:,} bytes)."
+_IN_FLIGHT = "A request with this id is being served: use another id."
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """The two descriptors that carry the protocol, away from 0 and 1."""
+
+    read_fd: int
+    write_fd: int
+
+
+@contextmanager
+def diverted_stdio() -> Iterator[Wire]:
+    """Move the protocol off descriptors 0 and 1, where nothing else can disturb it.
+
+    Within, 0 reads as empty and 1 goes to standard error, for Python, C libraries and children
+    alike. Afterwards both are as before; the duplicates stay open, since a thread may still be
+    reading.
+    """
+    wire = Wire(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3), fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3))
+    for fd in (wire.read_fd, wire.write_fd):
+        with suppress(OSError):  # it is no pipe, or the limit of this user is reached
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        os.dup2(null, 0)
+        try:
+            os.dup2(2, 1)
+        except OSError:  # standard error is closed
+            os.dup2(null, 1)
+        yield wire
+    finally:
+        os.dup2(wire.read_fd, 0)
+        os.dup2(wire.write_fd, 1)
+        os.close(null)
+
+
+async def serve_stdio(server: Server[object], wire: Wire, *, on_end: Callable[[], None]) -> None:
+    """Serve one client until it closes its side, or `wire` breaks, or the task is cancelled.
+
+    Lines over 8 MiB and malformed ones are answered with an error and the next line is served. A
+    request whose id is in flight is refused with `id: null`, since an answer with that id would
+    settle the client's first call.
+
+    Args:
+        server: What answers.
+        wire: Descriptors to read from and to write to.
+        on_end: Called at once when the client is gone, before calls in flight have ended.
+    """
+    connection = _Connection(wire, on_end)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(connection.forward)
+        tasks.start_soon(connection.write)
+        await server.run(
+            connection.to_server, connection.from_server, server.create_initialization_options()
+        )
+        with anyio.move_on_after(FLUSH_S):
+            await connection.flushed.wait()
+        tasks.cancel_scope.cancel()
+
+
+class _Connection:
+    def __init__(self, wire: Wire, on_end: Callable[[], None]) -> None:
+        self._wire = wire
+        self._on_end = on_end
+        self._in_flight: set[RequestId] = set()
+        self._forward: MemoryObjectSendStream[SessionMessage | Exception]
+        self.to_server: MemoryObjectReceiveStream[SessionMessage | Exception]
+        self._forward, self.to_server = anyio.create_memory_object_stream(0)
+        self._written: MemoryObjectReceiveStream[SessionMessage]
+        self.from_server: MemoryObjectSendStream[SessionMessage]
+        self.from_server, self._written = anyio.create_memory_object_stream(0)
+        self._own_answers = self.from_server.clone()
+        self.flushed = anyio.Event()
+
+    async def forward(self) -> None:
+        """Hand the client's messages to the server, until the client is gone."""
+        inbox = _Inbox(self._wire.read_fd)
+        try:
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                async with inbox.messages:
+                    async for message in inbox.messages:
+                        inbox.room.release()
+                        await self._take(message)
+        finally:
+            self._end()
+
+    async def _take(self, message: JSONRPCMessage | Refusal) -> None:
+        if isinstance(message, Refusal):
+            await self._own_answers.send(SessionMessage(message.answer))
+            return
+        metadata = None
+        if isinstance(message, JSONRPCRequest):
+            key = canonical_id(message.id)
+            if key in self._in_flight:
+                answer = error_answer(INVALID_REQUEST, _IN_FLIGHT)
+                await self._own_answers.send(SessionMessage(answer))
+                return
+            self._in_flight.add(key)
+
+            async def free() -> None:  # a cancelled request ends without an answer
+                self._in_flight.discard(key)
+
+            metadata = ServerMessageMetadata(on_request_unanswered=free)
+        await self._forward.send(SessionMessage(message, metadata=metadata))
+
+    def _end(self) -> None:
+        self._on_end()
+        self._forward.close()
+        self._own_answers.close()
+
+    async def write(self) -> None:
+        """Write the server's messages, one line each."""
+        try:
+            async with self._written:
+                async for item in self._written:
+                    message = item.message
+                    request_id = _answered_id(message)
+                    if request_id is not None:
+                        self._in_flight.discard(canonical_id(request_id))
+                    await _write_line(self._wire.write_fd, _to_line(message))
+        except OSError:  # the client has closed its end
+            self._end()
+        finally:
+            self.flushed.set()
+
+
+_SERIALIZERS: dict[type, TypeAdapter[Any]] = {
+    kind: TypeAdapter(kind)
+    for kind in (JSONRPCRequest, JSONRPCNotification, JSONRPCResponse, JSONRPCError)
+}
+
+
+def _to_line(message: JSONRPCMessage) -> bytes:
+    line = _SERIALIZERS[type(message)].dump_json(message, by_alias=True, exclude_unset=True)
+    if len(line) <= MAX_STDIO_LINE_BYTES:
+        return line + b"\n"
+    return _to_line(error_answer(INTERNAL_ERROR, _LONG_ANSWER, _answered_id(message)))
+
+
+def _answered_id(message: JSONRPCMessage) -> RequestId | None:
+    return message.id if isinstance(message, JSONRPCResponse | JSONRPCError) else None
+
+
+async def _write_line(fd: int, line: bytes) -> None:
+    # A pipe that polls as writable takes PIPE_BUF bytes without blocking: no thread for those.
+    if len(line) <= select.PIPE_BUF and _is_writable(fd, 0):
+        _write_all(fd, line)
+    else:
+        await anyio.to_thread.run_sync(_write_all, fd, line, abandon_on_cancel=True)
+
+
+def _write_all(fd: int, line: bytes) -> None:
+    rest = memoryview(line)
+    while rest:
+        try:
+            rest = rest[os.write(fd, rest) :]
+        except BlockingIOError:  # the other side made the pipe non-blocking
+            _is_writable(fd, None)
+
+
+def _is_writable(fd: int, timeout_ms: int | None) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(timeout_ms))
+
+
+class _Inbox:
+    """Messages from a descriptor, read and parsed in a thread of their own.
+
+    `os.read` cannot be cancelled, so the thread is a daemon and is left behind at the end.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._loop = asyncio.get_running_loop()
+        self.room = threading.Semaphore(UNREAD_MESSAGES)
+        self._send: MemoryObjectSendStream[JSONRPCMessage | Refusal]
+        self.messages: MemoryObjectReceiveStream[JSONRPCMessage | Refusal]
+        self._send, self.messages = anyio.create_memory_object_stream(math.inf)
+        threading.Thread(target=self._read, name="mcp-stdin", daemon=True).start()
+
+    def _read(self) -> None:
+        splitter = LineSplitter(MAX_STDIO_LINE_BYTES)
+        with suppress(OSError, RuntimeError):  # the descriptor or the event loop is gone
+            while chunk := _read_some(self._fd):
+                for line in splitter.feed(chunk):
+                    if isinstance(line, LongLine) or line.strip():
+                        self.room.acquire()
+                        self._loop.call_soon_threadsafe(self._deliver, _parse(line))
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._send.close)
+
+    def _deliver(self, message: JSONRPCMessage | Refusal) -> None:
+        with suppress(anyio.BrokenResourceError):  # nobody listens any more
+            self._send.send_nowait(message)
+
+
+def _parse(line: bytes | LongLine) -> JSONRPCMessage | Refusal:
+    if isinstance(line, LongLine):
+        return Refusal(error_answer(INVALID_REQUEST, _LONG, peek_id(line.head, line.tail)))
+    return parse_message(line)
+
+
+def _read_some(fd: int) -> bytes:
+    while True:
+        try:
+            return os.read(fd, READ_BYTES)
+        except BlockingIOError:  # the other side made the pipe non-blocking
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll()

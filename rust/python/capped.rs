@@ -1,0 +1,96 @@
+//! The class `CappedBytes`.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::{PyBool, PyBytes, PyString};
+
+use super::arguments::{Octets, byte_count};
+use super::errors::to_python;
+use super::raw::BytesStore;
+use super::{DETACH_BYTES, DETACH_HASH_BYTES, detached, hex};
+use crate::capped::Capped;
+
+/// A keyword argument for which None is a value, and a wrong one.
+struct Flag<'a, 'py>(Option<Borrowed<'a, 'py, PyAny>>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Flag<'a, 'py> {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self(Some(value)))
+    }
+}
+
+/// Collect chunks into one `bytes` of at most `limit` bytes; the first byte more is refused.
+#[pyclass(frozen, module = "agent_sandbox.bytestream")]
+pub(super) struct CappedBytes {
+    capped: Mutex<Capped<BytesStore>>,
+    detach_bytes: usize,
+}
+
+impl CappedBytes {
+    fn lock(&self, py: Python<'_>) -> MutexGuard<'_, Capped<BytesStore>> {
+        self.capped.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl CappedBytes {
+    #[new]
+    #[pyo3(signature = (limit, /, *, sha256 = Flag(None)))]
+    fn new(limit: &Bound<'_, PyAny>, sha256: Flag<'_, '_>) -> PyResult<Self> {
+        let limit = byte_count(limit, "limit", "an int")?;
+        let hashing = match sha256.0 {
+            None => false,
+            Some(flag) => flag
+                .cast::<PyBool>()
+                .map_err(|_| PyTypeError::new_err("sha256 must be a bool"))?
+                .is_true(),
+        };
+        Ok(Self {
+            capped: Mutex::new(Capped::new(limit, hashing)),
+            detach_bytes: if hashing { DETACH_HASH_BYTES } else { DETACH_BYTES },
+        })
+    }
+
+    /// Store one more chunk, all of it or nothing.
+    #[pyo3(signature = (chunk, /))]
+    fn append(&self, chunk: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = chunk.py();
+        let mut guard = self.lock(py);
+        guard.check_open().map_err(|error| to_python(py, error))?;
+        let octets = Octets::new(chunk, "chunk")?;
+        let result = guard.reserve(octets.len()).and_then(|()| {
+            let bytes = octets.snapshot(py);
+            let capped = &mut *guard;
+            detached(py, bytes.len(), self.detach_bytes, || capped.push(&bytes))
+        });
+        drop(guard);
+        result.map_err(|error| to_python(py, error))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let result = self.lock(py).len();
+        result.map_err(|error| to_python(py, error))
+    }
+
+    /// Hand out what was collected, once.
+    fn finish(&self, py: Python<'_>) -> PyResult<Py<PyBytes>> {
+        let result = self.lock(py).finish();
+        result.map_err(|error| to_python(py, error))
+    }
+
+    /// Return the sha256 of everything so far in lower-case hex, also after `finish`.
+    fn hexdigest<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
+        let result = self.lock(py).hexdigest();
+        result.map(|digest| hex(py, &digest)).map_err(|error| to_python(py, error))
+    }
+
+    #[expect(clippy::unused_self, reason = "a method of Python's protocol")]
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err("cannot pickle 'CappedBytes' object"))
+    }
+}

@@ -1,0 +1,176 @@
+//! Objects filled in place and buffers read in place: the one `unsafe` place of the binding.
+
+#![allow(unsafe_code)] // the C API; each block says why it is sound
+
+use core::mem::MaybeUninit;
+use core::{ptr, slice};
+use std::os::raw::c_int;
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::string::PyStringData;
+use pyo3::types::{PyBytes, PyString};
+
+use crate::CoreError;
+use crate::capped::Store;
+
+unsafe extern "C" {
+    // Exported by every CPython and not declared by PyO3.
+    fn _PyBytes_Resize(bytes: *mut *mut ffi::PyObject, size: ffi::Py_ssize_t) -> c_int;
+}
+
+/// Returns the code points of a `str` without copying them.
+pub(super) fn code_points<'a>(text: &'a Bound<'_, PyString>) -> PyResult<PyStringData<'a>> {
+    // SAFETY: a `str` never changes, and is kept alive by the reference that `'a` stands for.
+    // PyO3 reads the state bit field, which its own CI and our tests check on our platforms.
+    unsafe { text.data() }
+}
+
+/// Returns an `int` as `u64`; else whether it is negative.
+pub(super) fn unsigned(value: &Bound<'_, PyAny>) -> PyResult<Result<u64, bool>> {
+    let mut overflow: c_int = 0;
+    // SAFETY: `value` is a live object. For an `int`, subclasses too, no Python code runs.
+    let small = unsafe { ffi::PyLong_AsLongLongAndOverflow(value.as_ptr(), &raw mut overflow) };
+    if overflow == 0 {
+        if small == -1 && PyErr::occurred(value.py()) {
+            return Err(PyErr::fetch(value.py()));
+        }
+        return Ok(u64::try_from(small).map_err(|_| true));
+    }
+    if overflow < 0 {
+        return Ok(Err(true));
+    }
+    Ok(value.extract::<u64>().map_err(|_| false))
+}
+
+/// Copies a C-contiguous view of single bytes, which its caller has checked for both.
+pub(super) fn copy_view(_py: Python<'_>, view: &PyUntypedBuffer) -> Vec<u8> {
+    let size = view.len_bytes();
+    let mut copy = Vec::with_capacity(size);
+    if size > 0 {
+        // SAFETY: `size` bytes start at the view's pointer and live as long as it is exported;
+        // the vector has room for them and nothing else points into it. A thread that writes to
+        // the memory without the interpreter's lock makes the copy torn, as any copy would be.
+        unsafe {
+            ptr::copy_nonoverlapping(view.buf_ptr().cast::<u8>(), copy.as_mut_ptr(), size);
+            copy.set_len(size);
+        }
+    }
+    copy
+}
+
+/// Makes a `bytes` of `size`; `fill` writes all of it where it succeeds.
+pub(super) fn new_bytes<'py, T>(
+    py: Python<'py>,
+    size: usize,
+    fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> Result<T, CoreError>,
+) -> Result<(Bound<'py, PyBytes>, T), CoreError> {
+    let mut store = BytesStore::default();
+    if size > 0 {
+        store.grow(size)?;
+    }
+    let value = fill(store.room())?;
+    Ok((store.finish(size)?.into_bound(py), value))
+}
+
+/// Makes an ASCII `str` of `size` symbols; `fill` writes all of it, with ASCII, where it succeeds.
+pub(super) fn new_ascii<'py, T>(
+    py: Python<'py>,
+    size: usize,
+    fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> Result<T, CoreError>,
+) -> Result<(Bound<'py, PyString>, T), CoreError> {
+    if size == 0 {
+        return Ok((PyString::new(py, ""), fill(&mut [])?));
+    }
+    let length = ffi::Py_ssize_t::try_from(size).map_err(|_| CoreError::Memory)?;
+    // SAFETY: a new `str` of a size that is not 0 has one owner, this function, which gives it to
+    // `text`; its data are `size` bytes for a largest code point of 127.
+    let text = unsafe {
+        let object = ffi::PyUnicode_New(length, 127);
+        Bound::from_owned_ptr_or_opt(py, object).ok_or_else(|| forget_error(py))?
+    };
+    // SAFETY: as above. Nobody else sees the object before it is returned.
+    let room = unsafe {
+        let data = ffi::PyUnicode_DATA(text.as_ptr()).cast::<MaybeUninit<u8>>();
+        slice::from_raw_parts_mut(data, size)
+    };
+    let value = fill(room)?;
+    // SAFETY: `PyUnicode_New` makes nothing but a `str`.
+    Ok((unsafe { text.cast_into_unchecked() }, value))
+}
+
+/// The accumulator's memory: one `bytes` object that nobody else has seen yet.
+#[derive(Default)]
+pub(super) struct BytesStore {
+    object: Option<Py<PyBytes>>,
+    capacity: usize,
+}
+
+impl Store for BytesStore {
+    type Output = Py<PyBytes>;
+
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn grow(&mut self, capacity: usize) -> Result<(), CoreError> {
+        self.resize(capacity)
+    }
+
+    fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        match &self.object {
+            None => &mut [],
+            // SAFETY: the object is a `bytes` of `capacity` bytes, which is not 0, so it is none of
+            // the shared ones; it has no other owner, and `&mut self` guards it.
+            Some(object) => unsafe {
+                let data = ffi::PyBytes_AS_STRING(object.as_ptr()).cast_mut();
+                slice::from_raw_parts_mut(data.cast::<MaybeUninit<u8>>(), self.capacity)
+            },
+        }
+    }
+
+    fn finish(mut self, length: usize) -> Result<Py<PyBytes>, CoreError> {
+        if length == 0 {
+            return Ok(Python::attach(|py| PyBytes::new(py, b"").unbind()));
+        }
+        self.resize(length)?;
+        self.object.ok_or(CoreError::Memory)
+    }
+}
+
+impl BytesStore {
+    fn resize(&mut self, capacity: usize) -> Result<(), CoreError> {
+        if capacity == self.capacity {
+            return Ok(());
+        }
+        let size = ffi::Py_ssize_t::try_from(capacity).map_err(|_| CoreError::Memory)?;
+        let old = self.object.take();
+        self.capacity = 0;
+        Python::attach(|py| {
+            // SAFETY: a new object, or one with this as its only owner: what `_PyBytes_Resize`
+            // wants. It takes the reference and gives one back; on failure it frees the object
+            // and leaves NULL. No content is read before it is written (`Capped::push`).
+            let object = unsafe {
+                let object = match old {
+                    None => ffi::PyBytes_FromStringAndSize(ptr::null(), size),
+                    Some(old) => {
+                        let mut object = old.into_ptr();
+                        _PyBytes_Resize(&raw mut object, size);
+                        object
+                    }
+                };
+                Bound::from_owned_ptr_or_opt(py, object).map(|made| made.cast_into_unchecked())
+            };
+            self.object = Some(object.ok_or_else(|| forget_error(py))?.unbind());
+            self.capacity = capacity;
+            Ok(())
+        })
+    }
+}
+
+/// Takes back the MemoryError that the C API has set; the caller raises its own.
+fn forget_error(py: Python<'_>) -> CoreError {
+    drop(PyErr::take(py));
+    CoreError::Memory
+}

@@ -1,0 +1,436 @@
+"""The bounded read against a peer that breaks every rule (R02-R32 of the test matrix)."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from typing import Any
+
+import pytest
+from tests.client.conftest import Connect
+from tests.support.bad_peer import TOKEN, BadPeer, Script, Talk, answer, chunked
+
+from agent_sandbox.models import (
+    AgentSandboxError,
+    AuthenticationError,
+    FileConflictError,
+    FileMissingError,
+    FilePermissionError,
+    FileSizeLimitError,
+    SandboxNotFoundError,
+    SandboxUnavailableError,
+    TransferError,
+    TransferTimeoutError,
+)
+
+CANARY = b"upstream-canary-7d20"
+
+
+def sends(data: bytes, *, fin: bool = False) -> Script:
+    """Return a script that sends the same bytes for every request."""
+
+    def script(talk: Talk) -> None:
+        talk.send(data)
+        if fin:
+            talk.close()
+
+    return script
+
+
+def assert_clean(error: AgentSandboxError) -> None:
+    """The text is the fixed one of its code, and nothing of the exchange hangs on the error."""
+    assert str(error) == type(error).text
+    seen = repr(error) + repr(error.__dict__) + str(error.__cause__)
+    assert CANARY.decode() not in seen
+    assert TOKEN not in seen
+    assert error.__suppress_context__ or error.__context__ is None
+
+
+async def refused(
+    connect: Connect, script: Script, expected: type[AgentSandboxError], **kwargs: Any
+) -> BadPeer:
+    """Check that a bounded read fails as expected, and that the pool has lost nothing."""
+    kwargs.setdefault("max_bytes", 1000)
+    kwargs.setdefault("deadline_s", 15)
+    with BadPeer(script) as peer:
+        async with connect(peer) as subject:
+            with pytest.raises(expected) as caught:
+                await subject.files("read_bytes", "/f", **kwargs)
+            assert type(caught.value) is expected
+            assert_clean(caught.value)
+            assert subject.busy() == 0
+    return peer
+
+
+# --- Whole answers ----------------------------------------------------------------------------
+
+GOOD = {
+    "length": answer(b"abc"),
+    "empty": answer(b""),
+    "chunked": chunked(b"a", b"bc"),
+    "chunked and empty": chunked(),
+    "identity in capitals and spaces": answer(b"abc", headers=b"Content-Encoding:  IDENTITY \r\n"),
+    "identity twice": answer(b"abc", headers=b"Content-Encoding: identity\r\n" * 2),
+    "length twice, the same": answer(b"abc", headers=b"Content-Length: 3\r\n"),
+    "HTTP/1.0 with a length": answer(b"abc", version=b"HTTP/1.0"),
+    "an informational answer first": b"HTTP/1.1 103 Early Hints\r\n\r\n" + answer(b"abc"),
+}
+
+
+@pytest.mark.parametrize("wire", GOOD.values(), ids=GOOD)
+async def test_a_proved_body_is_returned(connect: Connect, wire: bytes) -> None:
+    with BadPeer(sends(wire)) as peer:
+        async with connect(peer) as subject:
+            data = await subject.files("read_bytes", "/f", max_bytes=3)
+            assert data in (b"abc", b"")
+            assert subject.busy() == 0
+            assert peer.data_requests[0].header("accept-encoding") == ["identity"]
+            assert peer.data_requests[0].header("x-access-token") == [TOKEN]
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 1_000_000])
+async def test_a_body_of_exactly_the_bound_is_returned(connect: Connect, size: int) -> None:
+    body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    half = size // 2
+    for wire in (answer(body), chunked(*filter(None, (body[:half], body[half:])))):
+        with BadPeer(sends(wire)) as peer:
+            async with connect(peer) as subject:
+                assert await subject.files("read_bytes", "/f", max_bytes=size) == body
+
+
+async def test_a_gzip_bomb_that_says_identity_is_returned_raw(connect: Connect) -> None:
+    bomb = gzip.compress(bytes(1_000_000))
+    wire = answer(bomb, headers=b"Content-Encoding: identity\r\n")
+    with BadPeer(sends(wire)) as peer:
+        async with connect(peer) as subject:
+            assert await subject.files("read_bytes", "/f", max_bytes=len(bomb)) == bomb
+
+
+async def test_the_unbounded_read_accepts_gzip(connect: Connect) -> None:
+    wire = answer(gzip.compress(b"abc" * 1000), headers=b"Content-Encoding: gzip\r\n")
+    with BadPeer(sends(wire)) as peer:
+        async with connect(peer) as subject:
+            assert await subject.files("read_bytes", "/f") == b"abc" * 1000
+            assert peer.data_requests[0].header("accept-encoding") == ["gzip"]
+            assert subject.busy() == 0
+
+
+# --- R02-R11: framing -------------------------------------------------------------------------
+
+BROKEN = {
+    "R02 short": (answer(b"abcde", length=9), True),
+    "R04 neither length nor chunked": (b"HTTP/1.1 200 OK\r\n\r\nabc", True),
+    "R04 HTTP/1.0, ends with the connection": (b"HTTP/1.0 200 OK\r\n\r\nabc", True),
+    "R04 connection: close, no length": (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc", True),
+    "R05 length is a word": (b"HTTP/1.1 200 OK\r\nContent-Length: abc\r\n\r\nabc", True),
+    "R06 length is negative": (b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nabc", True),
+    "R06 length has a plus": (b"HTTP/1.1 200 OK\r\nContent-Length: +3\r\n\r\nabc", True),
+    "R07 lengths differ": (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+        True,
+    ),
+    "R08 chunked and length": (chunked(b"abc", headers=b"Content-Length: 3\r\n"), False),
+    "R08 gzip, chunked": (
+        chunked(b"abc").replace(b"g: chunked", b"g: gzip, chunked"),
+        False,
+    ),
+    "R08 chunked on HTTP/1.0": (chunked(b"abc").replace(b"HTTP/1.1", b"HTTP/1.0"), True),
+    "R10 chunked, cut": (chunked(b"abc", end=b""), True),
+    "R10 chunked, cut inside a chunk": (chunked(b"abc", end=b"5\r\nab"), True),
+    "R11 chunk size is a word": (chunked(b"abc", end=b"zz\r\n\r\n"), False),
+    "no answer": (b"", True),
+    "no HTTP": (b"SSH-2.0-peer\r\n\r\n", True),
+    "half a head": (b"HTTP/1.1 200 OK\r\nContent-Le", True),
+    "R27 a head of 200 KB": (answer(b"abc", headers=b"X-Long: %s\r\n" % (b"a" * 200_000)), False),
+}
+
+
+@pytest.mark.parametrize(("wire", "fin"), BROKEN.values(), ids=BROKEN)
+async def test_a_body_whose_end_is_not_proved_is_refused(
+    connect: Connect, wire: bytes, fin: bool
+) -> None:
+    await refused(connect, sends(wire, fin=fin), TransferError)
+
+
+async def test_r03_bytes_behind_the_end_are_dropped_with_their_connection(
+    connect: Connect,
+) -> None:
+    """The connection is not used again: its next answer would be what was smuggled in."""
+    smuggled = answer(b"abc") + answer(b"EVIL")
+    with BadPeer(sends(smuggled)) as peer:
+        async with connect(peer) as subject:
+            for _ in range(3):
+                assert await subject.files("read_bytes", "/f", max_bytes=10) == b"abc"
+            assert subject.busy() == 0
+            talks = [talk for talk in peer.talks if talk.requests[-1].line.startswith("GET")]
+            assert len(talks) == 3
+            assert all(talk.ended.wait(10) for talk in talks)
+
+
+async def test_a_good_connection_is_used_again(connect: Connect) -> None:
+    with BadPeer(sends(answer(b"abc"))) as peer:
+        async with connect(peer) as subject:
+            for _ in range(5):
+                await subject.files("read_bytes", "/f", max_bytes=10)
+            assert len(peer.talks) == 1
+
+
+# --- The bound --------------------------------------------------------------------------------
+
+
+def endless(talk: Talk) -> None:
+    """Send chunks until the client goes."""
+    talk.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while True:
+        talk.send(b"10000\r\n" + bytes(65_536) + b"\r\n")
+
+
+@pytest.mark.parametrize("limit", [0, 1, 1000, 1_048_576])
+async def test_the_first_byte_past_the_bound_closes_the_response(
+    connect: Connect, limit: int
+) -> None:
+    with BadPeer(endless) as peer:
+        async with connect(peer) as subject:
+            with pytest.raises(FileSizeLimitError) as caught:
+                await subject.files("read_bytes", "/f", max_bytes=limit)
+            assert caught.value.limit == limit
+            assert caught.value.code == "E4003"
+            assert_clean(caught.value)
+            assert subject.busy() == 0
+            assert peer.data_talk().ended.wait(10)
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        chunked(b"abc", b"d"),
+        answer(b"abcd"),
+        answer(b"abc", length=10**15),
+        answer(b"", length=10**19),
+    ],
+    ids=["chunked", "length", "length that lies", "length over 2^63"],
+)
+async def test_one_byte_more_is_refused_however_it_is_framed(connect: Connect, wire: bytes) -> None:
+    peer = await refused(connect, sends(wire), FileSizeLimitError, max_bytes=3)
+    assert peer.data_talk().ended.is_set()
+
+
+# --- R12-R17: encodings -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Content-Encoding: gzip\r\n",
+        b"Content-Encoding: br\r\n",
+        b"Content-Encoding: zstd\r\n",
+        b"Content-Encoding: deflate\r\n",
+        b"Content-Encoding: x-unknown\r\n",
+        b"Content-Encoding: identity\r\nContent-Encoding: gzip\r\n",
+        b"Content-Encoding: gzip\r\nContent-Encoding: identity\r\n",
+        b"Content-Encoding: identity, GZIP\r\n",
+    ],
+)
+async def test_an_encoded_body_is_refused_before_it_is_read(
+    connect: Connect, headers: bytes
+) -> None:
+    def script(talk: Talk) -> None:
+        # No byte of a body ever comes: only a client that does not wait for one gets further.
+        talk.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n%s\r\n" % headers)
+        assert talk.wait_end()
+
+    started = time.monotonic()
+    await refused(connect, script, TransferError)
+    assert time.monotonic() - started < 5
+
+
+# --- R18-R20: the clock -----------------------------------------------------------------------
+
+
+async def test_a_slow_body_in_time_is_returned(connect: Connect) -> None:
+    def script(talk: Talk) -> None:
+        talk.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+        talk.drip(b"abcde", 0.02)
+
+    with BadPeer(script) as peer:
+        async with connect(peer) as subject:
+            assert await subject.files("read_bytes", "/f", max_bytes=5, deadline_s=10) == b"abcde"
+
+
+def _head_drip(talk: Talk) -> None:
+    talk.drip(b"HTTP/1.1 200 OK\r\nX-Slow: " + b"a" * 10_000, 0.02)
+
+
+def _body_drip(talk: Talk) -> None:
+    talk.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\n")
+    talk.drip(b"a" * 10_000, 0.02)
+
+
+def _body_stall(talk: Talk) -> None:
+    talk.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc")
+    talk.wait_end()
+
+
+def _silence(talk: Talk) -> None:
+    talk.wait_end()
+
+
+@pytest.mark.parametrize("script", [_head_drip, _body_drip, _body_stall, _silence])
+async def test_one_clock_runs_around_the_whole_read(
+    connect: Connect, surface: str, http_client: str, script: Script
+) -> None:
+    with BadPeer(script) as peer:
+        async with connect(peer) as subject:
+            started = time.monotonic()
+            with pytest.raises(TransferTimeoutError) as caught:
+                await subject.files("read_bytes", "/f", max_bytes=20_000, deadline_s=0.3)
+            assert time.monotonic() - started < 3
+            assert_clean(caught.value)
+            if surface == "blocking" and http_client != "own" and script is _head_drip:
+                # The caller is free in time. A blocking client of somebody else cannot be stopped
+                # before its answer has a head; its thread ends with the peer.
+                return
+            assert subject.busy() == 0
+            assert peer.data_talk().ended.wait(10)
+
+
+async def test_the_default_deadline_of_a_bounded_read_is_120_seconds() -> None:
+    from agent_sandbox.client.operations import transfer
+
+    bounded = next(transfer.read_bytes("/f", 10, None))
+    unbounded = next(transfer.read_bytes("/f", None, None))
+    assert (bounded.deadline_s, unbounded.deadline_s) == (120.0, None)
+
+
+# --- R21-R27: statuses ------------------------------------------------------------------------
+
+STATUSES = {
+    "302": TransferError,
+    "206": TransferError,
+    "204": TransferError,
+    "304": TransferError,
+    "400": None,
+    "401": AuthenticationError,
+    "403": FilePermissionError,
+    "404": FileMissingError,
+    "409": FileConflictError,
+    "500": TransferError,
+    "502": SandboxUnavailableError,
+    "503": SandboxUnavailableError,
+    "504": TransferTimeoutError,
+    "999": TransferError,
+}
+
+
+@pytest.mark.parametrize("status", [s for s, error in STATUSES.items() if error])
+async def test_a_status_is_an_error_whose_text_is_ours(connect: Connect, status: str) -> None:
+    headers = b"Location: http://127.0.0.1:9/\r\nContent-Type: application/json\r\n"
+    body = b"" if status in ("204", "304") else b'{"code":1,"message":"%s"}' % CANARY
+    wire = answer(body, status=status.encode() + b" " + CANARY, headers=headers)
+    expected = STATUSES[status]
+    assert expected is not None
+    peer = await refused(connect, sends(wire), expected)
+    assert len(peer.data_requests) == 1  # a redirect is not followed, and nothing is tried twice
+
+
+async def test_the_token_does_not_follow_a_redirect(connect: Connect) -> None:
+    with BadPeer(sends(answer(b"abc"))) as elsewhere:
+        headers = b"Location: %s/files?path=/f\r\n" % elsewhere.url.encode()
+        await refused(
+            connect, sends(answer(b"", status=b"302 Found", headers=headers)), TransferError
+        )
+        assert elsewhere.talks == []
+
+
+async def test_an_upgrade_is_refused(connect: Connect) -> None:
+    wire = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nabc"
+    await refused(connect, sends(wire), TransferError)
+
+
+async def test_the_code_of_our_own_services_decides_before_the_status(connect: Connect) -> None:
+    wire = answer(CANARY, status=b"404 Not Found", headers=b"agent-sandbox-error: E5001\r\n")
+    await refused(connect, sends(wire), SandboxNotFoundError)
+
+
+@pytest.mark.parametrize("code", [b"E9999", b"", b"E4003", b"\xff", b"E6000"])
+async def test_an_unknown_code_falls_back_to_the_status(connect: Connect, code: bytes) -> None:
+    wire = answer(CANARY, status=b"404 Not Found", headers=b"agent-sandbox-error: %s\r\n" % code)
+    await refused(connect, sends(wire), FileMissingError)
+
+
+async def test_a_code_beside_a_success_means_nothing(connect: Connect) -> None:
+    wire = answer(b"abc", headers=b"agent-sandbox-error: E4001\r\n")
+    with BadPeer(sends(wire)) as peer:
+        async with connect(peer) as subject:
+            assert await subject.files("read_bytes", "/f", max_bytes=3) == b"abc"
+
+
+async def test_an_endless_error_body_is_not_read(connect: Connect) -> None:
+    def script(talk: Talk) -> None:
+        talk.send(b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            talk.send(b"10000\r\n" + bytes(65_536) + b"\r\n")
+
+    peer = await refused(connect, script, FileMissingError)
+    assert peer.data_talk().sent_bytes < 8_000_000
+
+
+async def test_a_reset_in_the_middle_is_a_broken_transfer(connect: Connect) -> None:
+    def script(talk: Talk) -> None:
+        talk.send(answer(b"abc", length=100))
+        talk.reset()
+
+    await refused(connect, script, TransferError)
+
+
+async def test_a_refused_connection_is_an_unavailable_sandbox(connect: Connect) -> None:
+    with BadPeer(sends(answer(b"abc"), fin=True)) as peer:
+        async with connect(peer) as subject:
+            await subject.files("read_bytes", "/f", max_bytes=3)
+            peer.__exit__(None, None, None)
+            with pytest.raises(SandboxUnavailableError):
+                await subject.files("read_bytes", "/f", max_bytes=3)
+            assert subject.busy() == 0
+
+
+# --- R32 and arguments ------------------------------------------------------------------------
+
+
+async def test_proxies_of_the_environment_are_ignored_for_loopback(
+    connect: Connect, http_client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with BadPeer(sends(answer(b"abc"))) as peer:
+        async with connect(peer) as subject:
+            assert await subject.files("read_bytes", "/f", max_bytes=3) == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"max_bytes": True}, TypeError),
+        ({"max_bytes": 1.0}, TypeError),
+        ({"max_bytes": "1"}, TypeError),
+        ({"max_bytes": -1}, ValueError),
+        ({"max_bytes": 2**64}, OverflowError),
+        ({"deadline_s": True}, TypeError),
+        ({"deadline_s": "1"}, TypeError),
+        ({"deadline_s": 0}, ValueError),
+        ({"deadline_s": -1}, ValueError),
+        ({"deadline_s": float("nan")}, ValueError),
+        ({"deadline_s": float("inf")}, ValueError),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", ["read_bytes", "read_text", "stream"])
+async def test_a_wrong_argument_is_refused_before_any_request(
+    connect: Connect, method: str, arguments: dict[str, Any], expected: type[Exception]
+) -> None:
+    with BadPeer(sends(answer(b"abc"))) as peer:
+        async with connect(peer) as subject:
+            with pytest.raises(expected):
+                await subject.files(method, "/f", **arguments)
+            assert peer.data_requests == []

@@ -1,0 +1,150 @@
+"""How the build decides between Rust and pure Python, and what it tells."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+
+import pytest
+from tests.support.builds import ROOT, Run, environment
+
+NOTE = "agent-sandbox: no Rust toolchain (no cargo on the PATH), so this is the pure-Python install"
+TAG = "0.pure_python.no_rust_toolchain"
+
+
+@pytest.fixture
+def tree(sdist: Path, tmp_path: Path) -> Path:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = (entry for entry in tmp_path.iterdir() if entry.is_dir())
+    return folder
+
+
+def pip(*words: str) -> list[str]:
+    return [sys.executable, "-m", "pip", "wheel", "--no-deps", *words]
+
+
+def test_plain_pip_install_without_rust_says_so_in_its_own_output(
+    run: Run, tree: Path, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "v", with_pip=True)
+    python = tmp_path / "v" / "bin" / "python"
+    shown = run([python, "-m", "pip", "install", "--no-deps", "."], "pure", cwd=tree).stdout
+    (line,) = (line for line in shown.splitlines() if "Created wheel for agent-sandbox" in line)
+    assert TAG in line
+    probe = "import agent_sandbox.bytestream as b; print(b.IMPLEMENTATION)"
+    assert run([python, "-c", probe], "pure", cwd=tmp_path).stdout == "python\n"
+
+
+def test_on_a_terminal_one_line_says_it_though_pip_hides_what_backends_print(
+    tree: Path, tmp_path: Path
+) -> None:
+    command = shlex.join([*pip("--quiet", "--wheel-dir", str(tmp_path / "out"), str(tree))])
+    done = subprocess.run(
+        ["script", "-qec", command, os.devnull],
+        env=environment("pure"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert done.stdout.count(NOTE) == 1
+
+
+def test_an_editable_install_without_rust_is_pure_too(run: Run, tree: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "v", with_pip=True)
+    python = tmp_path / "v" / "bin" / "python"
+    run([python, "-m", "pip", "install", "--no-deps", "--editable", "."], "pure", cwd=tree)
+    probe = "import agent_sandbox.bytestream as b; print(b.IMPLEMENTATION, b.__file__)"
+    implementation, file = run([python, "-c", probe], "pure", cwd=tmp_path).stdout.split()
+    assert implementation == "python"
+    assert Path(file).is_relative_to(tree)
+
+
+def test_no_build_without_rust_asks_for_maturin_or_a_toolchain(run: Run) -> None:
+    ask = (
+        "import agent_sandbox_build as b;"
+        "print(b.get_requires_for_build_wheel(), b.get_requires_for_build_editable(),"
+        " b.get_requires_for_build_sdist())"
+    )
+    backend = str(ROOT / "python" / "build_backend")
+    assert run([sys.executable, "-c", ask], "pure", PYTHONPATH=backend).stdout == "[] [] []\n"
+
+
+def test_a_compiler_that_fails_is_an_error_and_not_a_silent_fallback(
+    run: Run, tree: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "bin"
+    broken.mkdir()
+    (broken / "cargo").write_text("#!/bin/sh\necho 'the compiler is broken' >&2\nexit 101\n")
+    (broken / "cargo").chmod(0o755)
+    path = f"{broken}:{environment('pure')['PATH']}"
+    out = tmp_path / "out"
+    done = run(pip("--wheel-dir", str(out), str(tree)), "pure", check=False, PATH=path)
+    assert done.returncode != 0
+    assert TAG not in done.stdout + done.stderr
+    assert not out.exists() or not list(out.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        ("native", "AGENT_SANDBOX_BUILD=native needs cargo on the PATH, and there is none."),
+        ("rust", "AGENT_SANDBOX_BUILD must be 'native' or 'python', or not be set at all."),
+    ],
+)
+def test_a_choice_that_cannot_be_had_is_refused(
+    run: Run, tree: Path, choice: str, says: str
+) -> None:
+    done = run(pip(str(tree)), "pure", check=False, cwd=tree, AGENT_SANDBOX_BUILD=choice)
+    assert done.returncode != 0
+    assert says in done.stdout + done.stderr
+
+
+def test_the_sdist_holds_what_a_build_and_its_tests_need(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert {
+        "pyproject.toml",
+        "Cargo.toml",
+        "Cargo.lock",
+        "Makefile",
+        "README.md",
+        "LICENSE",
+        "rust/lib.rs",
+        "python/build_backend/agent_sandbox_build.py",
+        "python/agent_sandbox/py.typed",
+        "tests/vectors/base64.json",
+        "tests/conftest.py",
+    } <= held
+    assert not any(name.endswith((".so", ".pyc")) or "/target/" in name for name in held)
+
+
+def test_make_without_a_usable_python_says_what_to_install(tmp_path: Path) -> None:
+    old = tmp_path / "python3"
+    old.write_text('#!/bin/sh\ncase "$*" in *ensurepip*) exit 1;; esac\nexit 0\n')
+    old.chmod(0o755)
+    done = subprocess.run(
+        [
+            "make",
+            "-C",
+            str(ROOT),
+            f"VENV={tmp_path}/v",
+            f"PYTHON={old}",
+            f"{tmp_path}/v/bin/python",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no ensurepip" in done.stdout
+    assert "apt install python3-venv" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr

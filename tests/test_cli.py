@@ -1,0 +1,190 @@
+"""The command line: one helpful line for every mistake, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import agent_sandbox
+from agent_sandbox import cli
+from agent_sandbox.errors import EXIT_STATUS, TABLE, AgentSandboxError, Base64Error, SizeLimitError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MISTAKES = [
+    ([], "say what to do: mcp or serve (see: agent-sandbox --help)"),
+    (["nonsense"], "invalid choice: 'nonsense'"),
+    (["--nonsense"], "(see: agent-sandbox --help)"),
+    (["mcp", "extra"], "unrecognized arguments: extra"),
+    (["mcp", "--transport"], "expected one argument (see: agent-sandbox mcp --help)"),
+    (["mcp", "--transport", "sse"], "invalid choice: 'sse'"),
+    (["mcp", "--trans", "http"], "unrecognized arguments: --trans http"),
+    (["mcp", "--port", "8000"], "--port needs --transport http"),
+    (["mcp", "--port", "0"], "--port needs --transport http"),
+    (["mcp", "--host", "127.0.0.1"], "--host needs --transport http"),
+    (["mcp", "--insecure"], "--insecure needs --transport http"),
+    (["mcp", "--allowed-host", "a"], "--allowed-host needs --transport http"),
+    (["mcp", "--transport", "http", "--port", "65536"], "a whole number from 0 to 65535"),
+    (["mcp", "--transport", "http", "--port", "-1"], "argument --port"),
+    (["mcp", "--transport", "http", "--port", "9" * 5000], "a whole number from 0 to 65535"),
+    (["mcp", "--transport", "http", "--port", "\u0661"], "a whole number from 0 to 65535"),
+    (["mcp", "--transport", "http", "--host", ""], "a host is a name or an address"),
+    (["mcp", "--transport", "http", "--host", "http://a"], "a host is a name or an address"),
+    (["mcp", "--transport", "http", "--host", "0.0.0.0"], "or say --insecure"),
+    (["mcp", "--transport", "http", "--host", "::"], "or say --insecure"),
+    (["mcp", "--transport", "http", "--host", "example.com"], "or say --insecure"),
+    (["mcp", "--ttl", "0"], "a whole number of seconds from 1 to 86400"),
+    (["mcp", "--ttl", "-5"], "argument --ttl"),
+    (["mcp", "--ttl", "86401"], "a whole number of seconds from 1 to 86400"),
+    (["mcp", "--ttl", "1.5"], "a whole number of seconds from 1 to 86400"),
+    (["mcp", "--provider", "cloud"], "invalid choice: 'cloud'"),
+    (["serve", "--host", "0.0.0.0"], "give --api-key-file, or say --insecure"),
+    (["serve", "--port", "http"], "a whole number from 0 to 65535"),
+    (["serve", "--transport", "http"], "unrecognized arguments"),
+    (["a\nb\x1b[31m\u202e"], "invalid choice"),
+]
+
+
+def command(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "agent_sandbox", *arguments],
+        env={**os.environ, **extra},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("arguments", "says"), MISTAKES)
+def test_wrong_arguments_get_one_helpful_line_and_status_2(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("agent-sandbox: ")
+    assert err.count("\n") == 1
+    assert err.endswith("--help)\n")
+    assert says in err
+    assert err[:-1].isprintable()
+
+
+def test_the_same_holds_for_the_real_process() -> None:
+    done = command("mcp", "--port", "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "agent-sandbox: argument --port: a port is a whole number from 0 to 65535"
+        " (see: agent-sandbox mcp --help)\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["mcp", "--help"], ["serve", "--help"]])
+def test_help_gives_examples_and_next_steps_on_stdout(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "examples:" in out or "next steps:" in out
+    assert "agent-sandbox mcp" in out or "agent-sandbox serve" in out
+
+
+def test_there_is_one_version_in_every_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    shown = capsys.readouterr().out
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    crate = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["package"]
+    assert shown == f"agent-sandbox {project['version']}\n"
+    assert project["version"] == crate["version"] == agent_sandbox.__version__
+
+
+def test_help_and_mistakes_load_no_library() -> None:
+    heavy = ["pydantic", "mcp", "httpx2", "starlette", "uvicorn", "anyio", "asyncio"]
+    probe = (
+        "import sys\nfrom agent_sandbox.cli import main\n"
+        "assert main(['mcp', '--port', '1']) == 2\n"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("cls", list(TABLE))
+def test_an_error_of_ours_ends_with_its_text_and_the_status_of_its_category(
+    cls: type[AgentSandboxError],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: object) -> None:
+        raise cls(7) if issubclass(cls, Base64Error | SizeLimitError) else cls()
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["serve"]) == EXIT_STATUS[cls.category]
+    assert capsys.readouterr().err == f"agent-sandbox: {cls.text}\n"
+
+
+def test_an_unexpected_error_shows_its_kind_and_none_of_its_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("token=s3cret")
+
+    monkeypatch.delenv("AGENT_SANDBOX_DEBUG", raising=False)
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["serve"]) == 1
+    err = capsys.readouterr().err
+    assert "an unexpected RuntimeError stopped it" in err
+    assert "s3cret" not in err
+    assert err.count("\n") == 1
+
+
+def test_an_interrupt_ends_quietly_with_130(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_run", interrupt)
+    assert cli.main(["serve"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = command("serve", "--port", port, "--state-dir", str(tmp_path))
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "Address already in use" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_serve_says_where_it_listens_and_ends_quietly_on_a_signal(
+    tmp_path: Path, signum: signal.Signals
+) -> None:
+    serve = [sys.executable, "-m", "agent_sandbox", "serve", "--port", "0"]
+    with subprocess.Popen(
+        [*serve, "--state-dir", str(tmp_path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        process.send_signal(signum)
+        rest = process.communicate(timeout=30)[1]
+    assert "http://127.0.0.1:" in first
+    assert "Traceback" not in rest
+    assert process.returncode in {0, 130, 143}

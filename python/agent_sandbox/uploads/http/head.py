@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-MAX_HEAD_BYTES = 16_384
-"""Longest request line with all its header lines."""
+MAX_HEAD_BYTES = 67_584
+"""Longest head: a secret of 64 KiB still fits, and is then an ordinary wrong one."""
 
 MAX_HEADERS = 100
 """Most header lines of one request."""

@@ -33,6 +33,9 @@ WRITE_IDLE_S = 10.0
 LINGER_MAX_BYTES = 64 * 1_048_576
 """Most bytes that a closing connection drops before it is cut."""
 
+STRICT = "agent_sandbox.strict"
+"""Key of `scope["extensions"]` that says to the application that this protocol serves it."""
+
 _REFUSAL = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
 _REFUSAL += b"agent-sandbox-error: %b\r\ncache-control: no-store\r\nconnection: close\r\n\r\n%b"
 
@@ -183,7 +186,7 @@ class StrictHTTPProtocol(asyncio.Protocol):
             "query_string": head.query,
             "headers": head.headers,
             "state": self.app_state.copy(),
-            "extensions": {"agent_sandbox.strict": {}},
+            "extensions": {STRICT: {}},
         }
 
     def _done(self, *, reusable: bool, body_read: bool) -> None:

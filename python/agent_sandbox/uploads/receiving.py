@@ -1,0 +1,188 @@
+"""From the claimed attempt to the stored file: stream, verify, record, publish, commit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterable
+
+import anyio
+from anyio.to_thread import run_sync
+
+from agent_sandbox.bytestream import Sha256
+from agent_sandbox.errors import (
+    AgentSandboxError,
+    UploadBodyError,
+    UploadBodyTimeoutError,
+    UploadBusyError,
+    UploadError,
+    UploadFailedError,
+    UploadOutcomeUnknownError,
+    UploadRevokedError,
+    UploadSizeError,
+)
+from agent_sandbox.uploads.blobs import BlobWriter
+from agent_sandbox.uploads.core import Core, raise_ended, stored_upload
+from agent_sandbox.uploads.models import Attempt, StoredUpload, UploadSession
+from agent_sandbox.uploads.states import State
+
+_log = logging.getLogger(__name__)
+
+BATCH_BYTES = 262_144
+"""Chunks are gathered to this size, then hashed and written in threads while more arrive."""
+
+_SETTLE_TRIES = 3
+
+
+async def receive(
+    core: Core, attempt: Attempt, chunks: AsyncIterable[bytes], *, hashed: bool = True
+) -> StoredUpload:
+    """Receive the body of a claimed attempt; see `UploadService.receive`."""
+    key = attempt.session.object_key or ""
+    writer: BlobWriter | None = None
+    try:
+        writer = await core.blobs.begin(key, attempt.session.size_bytes)
+        with anyio.move_on_after(attempt.deadline_s) as deadline:
+            count, sha256 = await _pump(attempt.session, writer, chunks, hashed)
+        if deadline.cancelled_caught:
+            raise UploadBodyTimeoutError
+        _check(attempt.session, count, sha256)
+        with anyio.CancelScope(shield=True):
+            recorded = await core.store.record_received(
+                attempt.session.upload_id, attempt=attempt.token, size_bytes=count, sha256=sha256
+            )
+    except BaseException as error:
+        with anyio.CancelScope(shield=True):
+            await _fail(core, attempt, writer, error)
+        raise
+    # From here on the file may exist: nothing is cut short, and every wait below is bounded.
+    with anyio.CancelScope(shield=True):
+        stored = await _publish(core, attempt, writer, recorded)
+    return stored
+
+
+def _check(session: UploadSession, count: int, sha256: str) -> None:
+    if session.kind == "upload" and count != session.size_bytes:
+        raise UploadBodyError
+    if session.sha256 is not None and sha256 != session.sha256:
+        raise UploadBodyError
+
+
+async def _pump(
+    session: UploadSession, writer: BlobWriter, chunks: AsyncIterable[bytes], hashed: bool
+) -> tuple[int, str]:
+    """Count, hash and write; while one batch is on its way the next is gathered."""
+    digest = Sha256()
+    count = 0
+    batch: list[bytes] = []
+    gathered = 0
+    under_way: asyncio.Task[None] | None = None
+
+    async def store(parts: list[bytes]) -> None:
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not hashed:
+            await writer.write(data)
+        elif len(data) < BATCH_BYTES // 4:
+            digest.update(data)  # quicker than the way to a thread
+            await writer.write(data)
+        else:
+            hashing = asyncio.ensure_future(run_sync(digest.update, data))
+            try:
+                await writer.write(data)
+            finally:
+                await hashing
+
+    try:
+        async for chunk in chunks:
+            count += len(chunk)
+            if count > session.size_bytes:
+                if session.kind == "download":
+                    raise UploadSizeError(session.size_bytes)
+                raise UploadBodyError
+            batch.append(bytes(chunk))
+            gathered += len(chunk)
+            if gathered >= BATCH_BYTES:
+                if under_way is not None:
+                    await under_way
+                under_way = asyncio.create_task(store(batch))
+                batch, gathered = [], 0
+        if under_way is not None:
+            await under_way
+        if batch:
+            await store(batch)
+    finally:
+        if under_way is not None and not under_way.done():
+            # A thread cannot be stopped; the file must not be dropped under its hands.
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([under_way])
+        if under_way is not None and under_way.done() and not under_way.cancelled():
+            under_way.exception()  # looked at: the first error is the one that is raised
+    return count, digest.hexdigest()
+
+
+async def _fail(
+    core: Core, attempt: Attempt, writer: BlobWriter | None, error: BaseException
+) -> None:
+    """End the attempt: no bytes, no way back. What fails here, recovery does later."""
+    code = error.code if isinstance(error, AgentSandboxError) else UploadFailedError.code
+    if writer is not None:
+        await writer.abort()
+    try:
+        session = await core.store.finish_put(
+            attempt.session.upload_id, attempt=attempt.token, to=State.FAILED, reason=code
+        )
+    except UploadError as second:
+        _log.warning("upload %s stays open (%s)", attempt.session.upload_id, second.code)
+        return
+    if session is not None:
+        core.tell(session, "receive", code)
+        await core.drop_blob(session)
+
+
+async def _publish(
+    core: Core, attempt: Attempt, writer: BlobWriter, recorded: UploadSession | None
+) -> StoredUpload:
+    if recorded is None:  # recovery called the attempt abandoned
+        await writer.abort()
+        raise_ended(await core.reread(attempt.session.upload_id))
+    if recorded.revoke_requested:
+        await writer.abort()
+        return await _commit(core, attempt)
+    try:
+        await writer.commit()
+    except UploadOutcomeUnknownError:
+        try:
+            found = await core.reconcile(recorded)
+        except UploadBusyError:
+            raise UploadOutcomeUnknownError(str(State.RECEIVING)) from None
+        if found.state is State.STORED:
+            return stored_upload(found)
+        raise_ended(found)
+    except UploadError as error:
+        await _fail(core, attempt, writer, error)
+        raise
+    return await _commit(core, attempt)
+
+
+async def _commit(core: Core, attempt: Attempt) -> StoredUpload:
+    """Move to stored, whatever became of the database's connection meanwhile."""
+    upload_id = attempt.session.upload_id
+    for turn in range(_SETTLE_TRIES):
+        try:
+            session = await core.store.finish_put(upload_id, attempt=attempt.token, to=State.STORED)
+            if session is not None:
+                core.tell(session, "receive")
+            else:
+                session = await core.reread(upload_id)
+        except (UploadBusyError, UploadOutcomeUnknownError):
+            await anyio.sleep(0.1 * 2**turn)
+            continue
+        if session.state is State.REVOKED:
+            await core.drop_blob(session)
+            raise UploadRevokedError
+        if session.state in (State.STORED, State.PLACING, State.PLACED):
+            return stored_upload(session)  # the row holds one attempt ever, and it is ours
+        # Recovery gave up on this attempt first: what was published now belongs to nobody.
+        await core.drop_blob(attempt.session)
+        raise_ended(session)
+    raise UploadOutcomeUnknownError(str(State.RECEIVING))

@@ -7,7 +7,14 @@ import ipaddress
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-_NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+_REFUSED_V6 = tuple(
+    ipaddress.IPv6Network(block)
+    for block in (
+        "2001::/23",  # protocol assignments, with Teredo
+        "2002::/16",  # 6to4
+        "3fff::/20",  # documentation (RFC 9637), which Python 3.11 does not know
+    )
+)
 _REFUSED_V4 = tuple(
     ipaddress.IPv4Network(block)
     for block in (
@@ -40,7 +47,5 @@ def is_public(text: str) -> bool:
         address in _GLOBAL_UNICAST
         and address.is_global
         and address.scope_id is None
-        and address.sixtofour is None
-        and address.teredo is None
-        and not any(address in block for block in _NAT64)
+        and not any(address in block for block in _REFUSED_V6)
     )

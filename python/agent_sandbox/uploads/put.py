@@ -19,7 +19,6 @@ from agent_sandbox.errors import (
     ArgumentError,
     DeclarationError,
     FileKindError,
-    SizeLimitError,
     TransferError,
     TransferTimeoutError,
     UploadOutcomeUnknownError,
@@ -231,7 +230,7 @@ class _Put:
 
     def _judge(self, response: Response, body: bytes) -> PutResult:
         if response.status != 200:
-            raise _refusal(response)
+            raise _refusal(response, body)
         try:
             given = json.loads(body)
             result = PutResult(
@@ -244,10 +243,13 @@ class _Put:
         return result
 
 
-def _refusal(response: Response) -> AgentSandboxError:
+def _refusal(response: Response, body: bytes) -> AgentSandboxError:
     """Return the error that the answer's code names, or one that promises nothing."""
     codes = response.values(b"agent-sandbox-error")
     cls = BY_CODE.get(codes[0].decode("latin-1")) if len(codes) == 1 else None
-    if cls is None or issubclass(cls, SizeLimitError):
-        return SizeLimitError(0) if response.status == 413 else TransferError()
-    return cls(state="unknown") if cls is UploadOutcomeUnknownError else cls()
+    try:
+        given = json.loads(body)
+        details = {name: given[name] for name in ("state", "limit") if name in given}
+        return cls(**details) if cls is not None else TransferError()
+    except (ValueError, TypeError):  # no JSON object, or not what this error needs
+        return TransferError()

@@ -12,7 +12,15 @@ from agent_sandbox.errors import (
     UploadSecretMissingError,
     UploadSizeError,
 )
-from agent_sandbox.uploads.http.head import Framing, HeadError, Headers, read_framing, values
+from agent_sandbox.uploads.http.head import (
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    Framing,
+    HeadError,
+    Headers,
+    read_framing,
+    values,
+)
 from agent_sandbox.uploads.models import UploadsConfig, UploadSession
 
 
@@ -22,10 +30,13 @@ def framing_of(scope: Scope) -> Framing:
     Our own protocol has refused doubtful heads already; other servers let some of them through.
 
     Raises:
-        UploadFramingError: E7021, two readers could disagree; or a PUT is partial
-            (`Content-Range`) or wants another protocol (`Upgrade`).
+        UploadFramingError: E7021, two readers could disagree, or the head is too long; or a PUT
+            is partial (`Content-Range`) or wants another protocol (`Upgrade`).
     """
     headers: Headers = scope["headers"]
+    size = sum(len(name) + len(value) + 4 for name, value in headers)
+    if len(headers) > MAX_HEADERS or size > MAX_HEAD_BYTES:
+        raise UploadFramingError
     try:
         framing = read_framing(headers, scope["http_version"])
     except HeadError:

@@ -56,6 +56,8 @@ class ChunkedDecoder:
                 self._line += taken
                 if len(self._line) > _MAX_LINE_BYTES:
                     raise ChunkedError
+                if self._state != "size" and not b"\r\n".startswith(self._line):
+                    raise ChunkedError
                 if end >= 0:
                     self._end_of_line()
         return pieces, data[at:]
@@ -71,8 +73,6 @@ class ChunkedDecoder:
                 raise ChunkedError
             self._left = int(size[1], 16)
             self._state = "data" if self._left else "trailer"
-        elif line:
-            raise ChunkedError
         elif self._state == "terminator":
             self._state = "size"
         else:

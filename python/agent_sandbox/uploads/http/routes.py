@@ -11,6 +11,7 @@ from agent_sandbox.errors import UploadNotFoundError
 from agent_sandbox.uploads.guidance import llms_txt
 from agent_sandbox.uploads.http.answers import answer, refuse
 from agent_sandbox.uploads.http.downloads import DownloadEndpoint
+from agent_sandbox.uploads.http.origins import allow_origin
 from agent_sandbox.uploads.http.protocol import StrictHTTPProtocol
 from agent_sandbox.uploads.http.uploads import UploadEndpoint
 from agent_sandbox.uploads.models import UploadsConfig
@@ -30,8 +31,8 @@ def upload_routes(service: UploadService) -> list[BaseRoute]:
         Route(config.upload_path + "/{upload_id}", UploadEndpoint(service)),
         Route(config.download_path + "/{download_id}", DownloadEndpoint(service)),
         # Without these a trailing slash would be redirected, with the body on its way.
-        Route(config.upload_path + "/{rest:path}", _not_found),
-        Route(config.download_path + "/{rest:path}", _not_found),
+        Route(config.upload_path + "/{rest:path}", _NotFound(config)),
+        Route(config.download_path + "/{rest:path}", _NotFound(config)),
         Route("/llms.txt", _Guide(config)),
     ]
 
@@ -50,11 +51,14 @@ def uvicorn_settings(config: UploadsConfig) -> dict[str, Any]:
 
 
 class _NotFound:
+    """Whatever lies below a transfer path and is no session: the same answer as an unknown one."""
+
+    def __init__(self, config: UploadsConfig) -> None:
+        self._origins = config.allowed_origins
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await refuse(scope, receive, send, UploadNotFoundError())
-
-
-_not_found = _NotFound()
+        headers = allow_origin(scope, self._origins)
+        await refuse(scope, receive, send, UploadNotFoundError(), headers=headers)
 
 
 class _Guide:

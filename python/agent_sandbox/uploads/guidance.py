@@ -38,7 +38,7 @@ CREATE_UPLOAD_URL = (
     " if you can, the sha256. You get a url, the method PUT and temporary headers: send the file's"
     " raw bytes there with your own HTTP client or shell, then call place_upload with the"
     f" upload_id. Creating and uploading cost nothing and touch no sandbox. {LOST_ANSWER}"
-    f" {CANNOT_PUT} {NEVER}"
+    f" {CANNOT_PUT} {KEEP_CODE} {NEVER}"
 )
 
 GET_UPLOAD = (

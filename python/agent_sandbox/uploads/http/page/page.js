@@ -161,6 +161,7 @@
   for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
   addEventListener("beforeunload", (event) => { if (busy) event.preventDefault(); });
 
+  $("plain").hidden = true; // no <noscript>: scripts may also be blocked
   $("language").hidden = false;
   translate();
   show("form");

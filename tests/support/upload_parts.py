@@ -20,6 +20,8 @@ from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]  # it ships no types
 
+from agent_sandbox.errors import UploadStorageError
+from agent_sandbox.uploads.blobs import BlobReader, BlobStore, BlobWriter
 from agent_sandbox.uploads.models import PlaceTarget, Principal, StoredUpload, UploadsConfig
 from agent_sandbox.uploads.store.sql import SqlStore
 
@@ -113,6 +115,10 @@ def postgres() -> Iterator[str]:
             )  # fmt: skip
         try:
             wait_for_port(port, process)
+            ready = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+            end = time.monotonic() + 30
+            while subprocess.run(ready, timeout=10).returncode:
+                assert time.monotonic() < end, "PostgreSQL does not become ready"
             yield f"postgresql://test@127.0.0.1:{port}/postgres"
         finally:
             _stop(process)
@@ -178,7 +184,7 @@ def s3_server() -> Iterator[dict[str, Any]]:
             "client_options": {"allow_http": True},
         }
     finally:
-        _stop(process)
+        _stop(process, signal.SIGKILL)  # its data is thrown away
         shutil.rmtree(root, ignore_errors=True)
 
 
@@ -272,3 +278,64 @@ class Sink:
         """Return what the test says."""
         self.inspections += 1
         return self.inspected
+
+
+class BlobFaults:
+    """A blob store that fails as a test says, and else passes on.
+
+    Attributes:
+        away: Every question about an object fails.
+        commit: Raised by the next commits; after the object was published if `late`.
+        deletes: Whether deleting works.
+    """
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+        self.away = False
+        self.commit: Exception | None = None
+        self.late = False
+        self.deletes = True
+
+    async def begin(self, key: str, size_bytes: int) -> BlobWriter:
+        """Start an object whose commit may fail."""
+        return _FaultyWriter(self, await self._blobs.begin(key, size_bytes))
+
+    async def open(self, key: str) -> BlobReader | None:
+        """Open, unless the storage is away."""
+        self._look()
+        return await self._blobs.open(key)
+
+    async def head(self, key: str) -> int | None:
+        """Look, unless the storage is away."""
+        self._look()
+        return await self._blobs.head(key)
+
+    async def delete(self, key: str) -> None:
+        """Delete, if that works at the moment."""
+        if self.away or not self.deletes:
+            raise UploadStorageError
+        await self._blobs.delete(key)
+
+    def list_orphans(self, older_than_s: float) -> AsyncIterator[str]:
+        """List, unless the storage is away."""
+        self._look()
+        return self._blobs.list_orphans(older_than_s)
+
+    def _look(self) -> None:
+        if self.away:
+            raise UploadStorageError
+
+
+class _FaultyWriter:
+    def __init__(self, faults: BlobFaults, writer: BlobWriter) -> None:
+        self._faults = faults
+        self._writer = writer
+        self.write = writer.write
+        self.abort = writer.abort
+
+    async def commit(self) -> None:
+        if self._faults.commit is None:
+            return await self._writer.commit()
+        if self._faults.late:
+            await self._writer.commit()
+        raise self._faults.commit

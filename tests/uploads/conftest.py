@@ -7,11 +7,19 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from tests.support import upload_parts
-from tests.support.upload_parts import PG_CLOCK, START_MS, Database, fresh_database
+from tests.support.upload_parts import (
+    PG_CLOCK,
+    START_MS,
+    BlobFaults,
+    Database,
+    config,
+    fresh_database,
+)
 
 from agent_sandbox.uploads.blobs import BlobStore
 from agent_sandbox.uploads.blobs.local import LocalBlobs
 from agent_sandbox.uploads.blobs.s3 import S3Blobs
+from agent_sandbox.uploads.service import UploadService
 from agent_sandbox.uploads.store.postgres import PostgresStore
 from agent_sandbox.uploads.store.sqlite import SqliteStore
 
@@ -49,8 +57,15 @@ async def _sqlite(path: Path) -> AsyncIterator[Database]:
         await one.close()
 
 
+_PREPARED: dict[str, str] = {}
+"""The suite's database on each server."""
+
+
 async def _postgres(dsn: str) -> AsyncIterator[Database]:
-    own = await fresh_database(dsn, "suite")
+    # One database for the whole run: making one takes longer than most tests.
+    fresh = dsn not in _PREPARED
+    own = _PREPARED.get(dsn) or await fresh_database(dsn, "suite")
+    _PREPARED[dsn] = own
     stores: list[PostgresStore] = []
 
     def another() -> PostgresStore:
@@ -67,8 +82,10 @@ async def _postgres(dsn: str) -> AsyncIterator[Database]:
     async def set_clock(now_ms: int) -> None:
         await connection.execute("UPDATE test_clock SET now_ms = $1", now_ms)
 
-    for statement in PG_CLOCK:
-        await connection.execute(statement)
+    if fresh:
+        for statement in PG_CLOCK:
+            await connection.execute(statement)
+    await connection.execute("TRUNCATE upload_sessions, test_clock")
     await connection.execute("INSERT INTO test_clock VALUES ($1)", START_MS)
     yield Database(store, execute, set_clock, another)
     await connection.close()
@@ -84,6 +101,16 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         made = _postgres(request.getfixturevalue("postgres_dsn"))
     async for one in made:
         yield one
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> BlobFaults:
+    return BlobFaults(LocalBlobs(tmp_path / "blobs"))
+
+
+@pytest.fixture
+def service(database: Database, faults: BlobFaults) -> UploadService:
+    return UploadService(config(), database.store, faults)
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -14,6 +14,7 @@ from agent_sandbox.uploads.states import State
 _log = logging.getLogger(__name__)
 
 _PAGE = 200
+_COUNTED = ("expired", "reconciled", "unknown", "deleted", "kept", "removed", "orphans")
 
 
 async def recover(core: Core, *, abandon_all: bool) -> Counter[str]:
@@ -37,7 +38,7 @@ async def recover(core: Core, *, abandon_all: bool) -> Counter[str]:
 async def sweep(core: Core) -> dict[str, int]:
     """Expire, reconcile, delete, remove; count what was done."""
     keep_ms = core.config.keep_s * 1_000
-    done: Counter[str] = Counter()
+    done = Counter(dict.fromkeys(_COUNTED, 0))
     for session in await core.store.expire(keep_ms=keep_ms):
         core.tell(session, "expire")
         done["expired"] += 1

@@ -72,7 +72,7 @@ def test_a_stalled_body_is_cut_after_the_idle_time(short: UploadServer) -> None:
         assert (answer.status, answer.json["code"]) == (408, "E7016")
         assert answer.json["state"] == "failed"
         assert IDLE_S <= time.monotonic() - client.opened < IDLE_S + SLACK_S
-    assert short.state(ticket) == "failed"
+    assert short.settled(ticket) == "failed"
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -86,7 +86,7 @@ def test_a_dripping_body_is_cut_at_the_total_under_every_parser(
         with dripping(client, b"x" * 1_000, 0.05):
             assert client.answer().status == 408
             assert BODY_S <= time.monotonic() - client.opened < BODY_S + SLACK_S
-    assert server.state(ticket) == "failed"
+    assert server.settled(ticket) == "failed"
 
 
 def test_the_time_grows_with_the_declared_size_where_configured(

@@ -24,21 +24,26 @@ def shapes(secret: str) -> list[str]:
 def test_neither_secret_nor_content_is_logged_or_answered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, parser: str
 ) -> None:
-    answers = []
     with caplog.at_level(logging.DEBUG), running(tmp_path, parser) as server:
         ticket = server.create(len(CONTENT), name="name-canary.bin")
-        for data in (
-            request("PUT", f"{ticket.path}?Authorization={ticket.secret}", "Content-Length: 0"),
-            request("PUT", f"{ticket.path}/{ticket.secret}", "Content-Length: 0"),
-            request("PUT", "/uploads/x", f"Authorization: {ticket.secret}", "Content-Length: 0"),
-            ticket.put(b"", "Content-Range: bytes 0-1/2"),
-            ticket.put(b"", "Host: canary.example"),
-            ticket.put(CONTENT[:-1]),
-            ticket.put(CONTENT),
-            ticket.put(CONTENT),
-            b"PUT / HTTP/1.1\r\nHost: a\r\nAuthorization : " + ticket.secret.encode() + b"\r\n\r\n",
-        ):
-            answers.append(server.send(data))
+        answers = [
+            server.send(data)
+            for data in (
+                request("PUT", f"{ticket.path}?Authorization={ticket.secret}", "Content-Length: 0"),
+                request("PUT", f"{ticket.path}/{ticket.secret}", "Content-Length: 0"),
+                request(
+                    "PUT", "/uploads/x", f"Authorization: {ticket.secret}", "Content-Length: 0"
+                ),
+                ticket.put(b"", "Content-Range: bytes 0-1/2"),
+                ticket.put(b"", "Host: canary.example"),
+                ticket.put(CONTENT[:-1]),
+                ticket.put(CONTENT),
+                ticket.put(CONTENT),
+                b"PUT / HTTP/1.1\r\nHost: a\r\nAuthorization : "
+                + ticket.secret.encode()
+                + b"\r\n\r\n",
+            )
+        ]
         assert server.state(ticket) == "stored"
     written = caplog.text + "".join(str(record.__dict__) for record in caplog.records)
     written += "".join(f"{answer.headers}{answer.body!r}" for answer in answers)

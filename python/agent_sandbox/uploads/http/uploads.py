@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
 from agent_sandbox.errors import (
     AgentSandboxError,
+    UploadBodyTimeoutError,
     UploadBusyError,
     UploadError,
     UploadMethodError,
@@ -47,7 +50,7 @@ class UploadEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        progress = _Progress()
+        progress = _Progress(asyncio.get_running_loop().time())
         try:
             framing = framing_of(scope)
             method = scope["method"]
@@ -60,12 +63,13 @@ class UploadEndpoint:
                 return
             if method != "PUT":
                 raise UploadMethodError
-            stored = await self._put(scope, receive, framing, progress)
+            stored = await self._put(scope, receive, send, framing, progress)
         except AgentSandboxError as error:
-            await self._refuse(scope, receive, send, error, progress)
+            await (progress.refusal or self._refuse(scope, receive, send, error, progress))
         except Exception as error:  # noqa: BLE001  # an edge: outsiders see the fixed text
             _logger.error("a PUT failed with %s", type(error).__name__)
-            await self._refuse(scope, receive, send, UploadError(), progress)
+            unknown = UploadError()
+            await (progress.refusal or self._refuse(scope, receive, send, unknown, progress))
         else:
             payload = {
                 "upload_id": stored.upload_id,
@@ -76,7 +80,7 @@ class UploadEndpoint:
             await answer_json(send, 200, payload, self._cors(scope))
 
     async def _put(
-        self, scope: Scope, receive: Receive, framing: Framing, progress: _Progress
+        self, scope: Scope, receive: Receive, send: Send, framing: Framing, progress: _Progress
     ) -> StoredUpload:
         secret = secret_of(scope)
         upload_id: str = scope["path_params"]["upload_id"]
@@ -86,11 +90,18 @@ class UploadEndpoint:
         body_fits(scope, framing, session, self._config)
         attempt = await self._service.claim(session)
         progress.state = "failed"
+
+        def late() -> None:
+            # Cut at the deadline, however long it then takes to write down that it failed.
+            refusal = self._refuse(scope, receive, send, UploadBodyTimeoutError(), progress)
+            progress.refusal = asyncio.create_task(refusal)
+
         body = body_chunks(
             receive,
             session.size_bytes,
             idle_s=self._config.idle_deadline_s,
-            total_s=attempt.deadline_s,
+            end=progress.started + attempt.deadline_s,
+            late=late,
         )
         async with aclosing(body):
             return await self._service.receive(attempt, body)
@@ -114,7 +125,16 @@ class UploadEndpoint:
         return allow_origin(scope, self._config.allowed_origins)
 
 
+@dataclass
 class _Progress:
-    """How far a PUT has come, for its refusal: None, `pending`, or `failed` once it was begun."""
+    """How far a PUT has come.
 
+    Attributes:
+        started: When its head was read, on the loop's clock; its deadlines count from here.
+        state: What a refusal may tell: nothing, `pending`, or `failed` once the attempt was begun.
+        refusal: The answer under way, where a deadline was missed.
+    """
+
+    started: float
     state: str | None = None
+    refusal: asyncio.Task[None] | None = None

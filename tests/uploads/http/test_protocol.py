@@ -21,11 +21,12 @@ Start = Callable[[Any], int]
 
 
 @contextmanager
-def serving(app: Any) -> Iterator[int]:
+def serving(app: Any, **settings: Any) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as port:
-        server = uvicorn.Server(
-            uvicorn.Config(app, http=StrictHTTPProtocol, lifespan="off", log_config=None)
+        config = uvicorn.Config(
+            app, http=StrictHTTPProtocol, lifespan="off", log_config=None, **settings
         )
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([port])))
         thread.start()
         try:
@@ -226,3 +227,24 @@ def test_the_server_stops_while_connections_are_idle_or_lingering(start: Start) 
         assert clients[0].answer().status == 200
         clients[1].send(b"nonsense\r\n\r\n")
         assert clients[1].answer().status == 400
+
+
+def test_more_requests_than_configured_are_told_to_come_back() -> None:
+    go = asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+    arrived = threading.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        loops.append(asyncio.get_running_loop())
+        arrived.set()
+        await go.wait()
+        await echo(scope, receive, send)
+
+    with serving(app, limit_concurrency=1) as port, RawClient(port) as one, RawClient(port) as two:
+        one.send(request("GET", "/one"))
+        assert arrived.wait(10)
+        two.send(request("GET", "/two"))
+        refused = two.answer()
+        assert (refused.status, refused.headers["agent-sandbox-error"]) == (503, "E7019")
+        loops[0].call_soon_threadsafe(go.set)
+        assert one.answer().body == b"GET /one "

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 
 import pytest
 from tests.support.raw_http import Answer, RawClient, exchange, request
 from tests.support.upload_server import OWNER, Ticket, UploadServer
 
-from agent_sandbox.errors import BY_CODE
+from agent_sandbox.errors import BY_CODE, UploadBusyError
 from agent_sandbox.uploads.guidance import NEXT_STEP
 
 
@@ -258,6 +259,43 @@ def test_bytes_behind_the_body_are_not_part_of_it(server: UploadServer) -> None:
     ticket = server.create(5)
     answer = server.send(ticket.put(b"hello") + b"and more")
     assert answer.json["sha256"] == hashlib.sha256(b"hello").hexdigest()
+
+
+# --- Faults of our own ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["authorise", "claim", "receive"])
+def test_a_fault_of_our_own_is_a_fixed_text(
+    make_server: Callable[..., UploadServer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: str,
+) -> None:
+    async def fails(*_: object, **__: object) -> None:
+        raise RuntimeError(CANARY)
+
+    server = make_server()
+    ticket = server.create(5)
+    monkeypatch.setattr(server.service, step, fails)
+    answer = server.send(ticket.put(b"hello"))
+    assert refused(answer, 500, "E7000")
+    assert "state" not in answer.json or answer.json["state"] == "pending"
+    assert CANARY not in caplog.text
+    assert "RuntimeError" in caplog.text
+
+
+def test_a_busy_database_is_503_and_says_when_to_come_back(
+    make_server: Callable[..., UploadServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def busy(*_: object, **__: object) -> None:
+        raise UploadBusyError
+
+    server = make_server()
+    ticket = server.create(5)
+    monkeypatch.setattr(server.service, "authorise", busy)
+    answer = server.send(ticket.put(b"hello"))
+    assert refused(answer, 503, "E7019")
+    assert answer.headers["retry-after"] == "1"
 
 
 # --- 100-continue ---------------------------------------------------------------------------

@@ -17,7 +17,12 @@ from urllib.parse import unquote_to_bytes
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from agent_sandbox.errors import InvalidInputError, TransferTimeoutError
+from agent_sandbox.errors import (
+    AgentSandboxError,
+    InvalidInputError,
+    TransferTimeoutError,
+    UploadBusyError,
+)
 from agent_sandbox.uploads.http.cycle import Cycle
 from agent_sandbox.uploads.http.head import Head, HeadError, find_end, parse
 
@@ -36,6 +41,7 @@ LINGER_MAX_BYTES = 64 * 1_048_576
 STRICT = "agent_sandbox.strict"
 """Key of `scope["extensions"]` that says to the application that this protocol serves it."""
 
+_CODES: dict[int, type[AgentSandboxError]] = {408: TransferTimeoutError, 503: UploadBusyError}
 _REFUSAL = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
 _REFUSAL += b"agent-sandbox-error: %b\r\ncache-control: no-store\r\nconnection: close\r\n\r\n%b"
 
@@ -207,7 +213,7 @@ class StrictHTTPProtocol(asyncio.Protocol):
     # --- the ends -------------------------------------------------------------------------
 
     def _refuse(self, status: int) -> None:
-        code = (TransferTimeoutError if status == 408 else InvalidInputError).code
+        code = _CODES.get(status, InvalidInputError).code
         phrase = HTTPStatus(status).phrase
         body = json.dumps({"error": phrase, "code": code}).encode()
         self.cycle = None

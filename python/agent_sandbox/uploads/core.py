@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -55,6 +56,22 @@ class Signals:
             event.set()  # others who wait on it look again, instead of missing the next change
 
 
+class Active:
+    """Counts what runs at the moment."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[Active]:
+        """Count one more while the block runs."""
+        self.count += 1
+        try:
+            yield self
+        finally:
+            self.count -= 1
+
+
 @dataclass(frozen=True, slots=True)
 class Core:
     """The parts of one service."""
@@ -64,6 +81,7 @@ class Core:
     blobs: BlobStore
     audit: Audit
     signals: Signals = field(default_factory=Signals)
+    receiving: Active = field(default_factory=Active)
 
     def tell(self, session: UploadSession, action: str, code: str | None = None) -> None:
         """Record a change and wake who waits for it."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Coroutine
+from typing import Any
 
 import anyio
-from anyio.to_thread import run_sync
 
 from agent_sandbox.bytestream import Sha256
 from agent_sandbox.errors import (
@@ -28,8 +28,11 @@ from agent_sandbox.uploads.states import State
 
 _log = logging.getLogger(__name__)
 
-BATCH_BYTES = 262_144
-"""Chunks are gathered to this size, then hashed and written in threads while more arrive."""
+GATHERED_BYTES = 24 << 20
+"""What all bodies together may have gathered: few get large batches, many get small ones."""
+
+_BATCH_BYTES = (64 << 10, 1 << 20)
+"""Smallest and largest batch of one body."""
 
 _SETTLE_TRIES = 3
 
@@ -43,7 +46,7 @@ async def receive(
     try:
         writer = await core.blobs.begin(key, attempt.session.size_bytes)
         with anyio.move_on_after(attempt.deadline_s) as deadline:
-            count, sha256 = await _pump(attempt.session, writer, chunks, hashed)
+            count, sha256 = await _pump(core, attempt.session, writer, chunks, hashed)
         if deadline.cancelled_caught:
             raise UploadBodyTimeoutError
         _check(attempt.session, count, sha256)
@@ -69,54 +72,53 @@ def _check(session: UploadSession, count: int, sha256: str) -> None:
 
 
 async def _pump(
-    session: UploadSession, writer: BlobWriter, chunks: AsyncIterable[bytes], hashed: bool
+    core: Core,
+    session: UploadSession,
+    writer: BlobWriter,
+    chunks: AsyncIterable[bytes],
+    hashed: bool,
 ) -> tuple[int, str]:
     """Count, hash and write; while one batch is on its way the next is gathered."""
     digest = Sha256()
-    count = 0
+    count = gathered = 0
     batch: list[bytes] = []
-    gathered = 0
     under_way: asyncio.Task[None] | None = None
 
-    async def store(parts: list[bytes]) -> None:
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        if not hashed:
-            await writer.write(data)
-        elif len(data) < BATCH_BYTES // 4:
-            digest.update(data)  # quicker than the way to a thread
-            await writer.write(data)
-        else:
-            hashing = asyncio.ensure_future(run_sync(digest.update, data))
-            try:
-                await writer.write(data)
-            finally:
-                await hashing
+    def store(parts: list[bytes]) -> Coroutine[Any, Any, None]:
+        def hashing() -> None:
+            for part in parts:
+                digest.update(part)
+
+        return writer.write(parts, hashing if hashed else None)
 
     try:
-        async for chunk in chunks:
-            count += len(chunk)
-            if count > session.size_bytes:
-                if session.kind == "download":
-                    raise UploadSizeError(session.size_bytes)
-                raise UploadBodyError
-            batch.append(bytes(chunk))
-            gathered += len(chunk)
-            if gathered >= BATCH_BYTES:
-                if under_way is not None:
-                    await under_way
-                under_way = asyncio.create_task(store(batch))
-                batch, gathered = [], 0
-        if under_way is not None:
-            await under_way
-        if batch:
-            await store(batch)
+        with core.receiving.entered() as active:
+            async for chunk in chunks:
+                count += len(chunk)
+                if count > session.size_bytes:
+                    if session.kind == "download":
+                        raise UploadSizeError(session.size_bytes)
+                    raise UploadBodyError
+                batch.append(bytes(chunk))
+                gathered += len(chunk)
+                least, most = _BATCH_BYTES
+                if gathered >= min(most, max(least, GATHERED_BYTES // (2 * active.count))):
+                    if under_way is not None:
+                        await under_way
+                    under_way = asyncio.create_task(store(batch))
+                    batch, gathered = [], 0
+            if under_way is not None:
+                await under_way
+            if batch:
+                await store(batch)
     finally:
-        if under_way is not None and not under_way.done():
-            # A thread cannot be stopped; the file must not be dropped under its hands.
-            with anyio.CancelScope(shield=True):
-                await asyncio.wait([under_way])
-        if under_way is not None and under_way.done() and not under_way.cancelled():
-            under_way.exception()  # looked at: the first error is the one that is raised
+        if under_way is not None:
+            if not under_way.done():
+                # A thread cannot be stopped; the file must not be dropped under its hands.
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([under_way])
+            if not under_way.cancelled():
+                under_way.exception()  # looked at: the first error is the one that is raised
     return count, digest.hexdigest()
 
 

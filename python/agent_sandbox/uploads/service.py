@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterable, Mapping
 
 import anyio
@@ -37,6 +38,7 @@ from agent_sandbox.uploads.rates import RateLimit
 from agent_sandbox.uploads.states import Answer, Event, State, answer
 from agent_sandbox.uploads.store import NewSession, UploadStore
 
+_ID = re.compile(r"[0-9a-f]{32}")
 _TRIES = 3
 """How often a call looks again when another one changed its row first."""
 
@@ -137,7 +139,7 @@ class UploadService:
         """
         if not secret:
             raise UploadSecretMissingError
-        session = await self._core.store.read(upload_id)
+        session = await self._read(upload_id)
         # An unknown id costs the same work as a wrong secret.
         stored = session.secret_hmac if session else b"\0" * 32
         own = session.endpoint if session else endpoint
@@ -148,6 +150,12 @@ class UploadService:
             raise UploadNotFoundError
         self._admit(session)
         return session
+
+    async def _read(self, upload_id: str) -> UploadSession | None:
+        # What cannot be an id never reaches a database, which may refuse its very characters.
+        if not isinstance(upload_id, str) or not _ID.fullmatch(upload_id):
+            return None
+        return await self._core.store.read(upload_id)
 
     def _admit(self, session: UploadSession) -> None:
         if session.kind == "download":
@@ -212,7 +220,7 @@ class UploadService:
         return session
 
     async def _owned(self, principal: Principal, upload_id: str) -> UploadSession:
-        session = await self._core.store.read(upload_id)
+        session = await self._read(upload_id)
         if session is None or (session.credential_id, session.workspace) != (
             principal.credential_id,
             principal.workspace,

@@ -24,7 +24,7 @@ async def stored(blobs: BlobStore, data: bytes, at: str | None = None) -> str:
     at = at or key()
     writer = await blobs.begin(at, len(data))
     for start in range(0, len(data), 256 * 1024):
-        await writer.write(data[start : start + 256 * 1024])
+        await writer.write([data[start : start + 256 * 1024]])
     await writer.commit()
     return at
 
@@ -59,7 +59,7 @@ async def test_an_aborted_object_never_exists(blobs: BlobStore, size: int) -> No
     at = key()
     writer = await blobs.begin(at, size)
     if size:
-        await writer.write(os.urandom(size))
+        await writer.write([os.urandom(size)])
     await writer.abort()
     assert await blobs.head(at) is None
     assert await read(blobs, at) is None
@@ -70,7 +70,7 @@ async def test_nothing_is_visible_before_the_commit(blobs: BlobStore) -> None:
     at = key()
     writer = await blobs.begin(at, 12 * MIB)
     for _ in range(12):
-        await writer.write(bytes(MIB))
+        await writer.write([bytes(MIB)])
     assert await blobs.head(at) is None
     await writer.commit()
     assert await blobs.head(at) == 12 * MIB

@@ -22,14 +22,14 @@ def files(root: Path) -> set[str]:
 
 
 async def put(writer: local.LocalWriter, data: bytes) -> None:
-    await writer.write(data)
+    await writer.write([data])
     await writer.commit()
 
 
 async def test_everything_is_private_and_no_temporary_file_is_left(tmp_path: Path) -> None:
     blobs = LocalBlobs(tmp_path / "b")
     writer = await blobs.begin(KEY, 1)
-    await writer.write(b"x")
+    await writer.write([b"x"])
     await writer.commit()
     assert files(tmp_path / "b") == {KEY}
     for path in (tmp_path / "b").rglob("*"):
@@ -38,18 +38,18 @@ async def test_everything_is_private_and_no_temporary_file_is_left(tmp_path: Pat
 
 async def test_short_writes_are_invisible(tmp_path: Path, monkeypatch: Any) -> None:
     real = os.write
-    monkeypatch.setattr(local.os, "write", lambda fd, data: real(fd, bytes(data[:3])))
+    monkeypatch.setattr(local.os, "writev", lambda fd, parts: real(fd, bytes(parts[0][:3])))
     blobs = LocalBlobs(tmp_path)
     writer = await blobs.begin(KEY, 10)
-    await writer.write(b"0123456789")
+    await writer.write([b"0123456789"])
     await writer.commit()
     assert (tmp_path / KEY).read_bytes() == b"0123456789"
 
 
 FAULTS = [
-    ("write", errno.ENOSPC, UploadStorageFullError),
-    ("write", errno.EDQUOT, UploadStorageFullError),
-    ("write", errno.EIO, UploadStorageError),
+    ("writev", errno.ENOSPC, UploadStorageFullError),
+    ("writev", errno.EDQUOT, UploadStorageFullError),
+    ("writev", errno.EIO, UploadStorageError),
     ("fsync", errno.ENOSPC, UploadStorageFullError),
     ("fsync", errno.EIO, UploadStorageError),
     ("link", errno.ENOSPC, UploadStorageFullError),
@@ -84,7 +84,7 @@ async def test_a_directory_that_cannot_be_synced_unpublishes(
     blobs = LocalBlobs(tmp_path)
     (tmp_path / "ab").mkdir()
     writer = await blobs.begin(KEY, 1)
-    await writer.write(b"x")
+    await writer.write([b"x"])
 
     def fails(path: Path) -> None:
         raise OSError(errno.EIO, "disk")
@@ -98,7 +98,7 @@ async def test_a_directory_that_cannot_be_synced_unpublishes(
 async def test_what_a_crash_leaves_is_listed_by_age_and_can_be_deleted(tmp_path: Path) -> None:
     blobs = LocalBlobs(tmp_path)
     writer = await blobs.begin(KEY, 1)
-    await writer.write(b"x")
+    await writer.write([b"x"])
     [left] = [one async for one in blobs.list_orphans(-1)]
     assert left.startswith("incoming/")
     await blobs.delete(left)

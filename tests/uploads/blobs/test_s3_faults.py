@@ -85,7 +85,7 @@ def bucket(settings: dict[str, Any], script: Script) -> Iterator[tuple[S3Blobs, 
 async def put(blobs: S3Blobs, data: bytes) -> None:
     writer = await blobs.begin("ab/cd", len(data))
     try:
-        await writer.write(data)
+        await writer.write([data])
         await writer.commit()
     except BaseException:
         await writer.abort()

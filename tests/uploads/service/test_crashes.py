@@ -113,7 +113,7 @@ async def test_a_kill_at_any_call_leaves_it_pending_failed_or_stored_and_right(
 async def test_a_kill_in_the_middle_of_the_bytes_fails_after_a_restart(disk: Disk) -> None:
     killed = 0
     for turn in range(1, 40):
-        name, answer = await disk.put(f"write:signal=KILL:when={turn}")
+        name, answer = await disk.put(f"write,writev:signal=KILL:when={turn}")
         killed += not answer
         await recovered(disk, name, answer)
         if answer:

@@ -198,8 +198,12 @@ async def test_a_foreign_session_looks_unknown_to_every_use_case(service: Upload
             await service.revoke(stranger, session.upload_id)
         with pytest.raises(UploadNotFoundError):
             await service.place(stranger, session.upload_id, Sink(), "/a")
-    with pytest.raises(UploadNotFoundError):
-        await service.get(ME, "no such id")
+    strange: list[Any] = ["", "no such id", "\0", "\udcff", "F" * 32, "f" * 10_000, None, 7]
+    for name in strange:
+        with pytest.raises(UploadNotFoundError):
+            await service.get(ME, name)
+        with pytest.raises(UploadNotFoundError):
+            await service.authorise(str(name), f"/uploads/{name}", secret)
 
 
 async def test_a_standing_wait_ends_when_the_bytes_land(service: UploadService) -> None:

@@ -38,7 +38,7 @@ async def crashed(
     if step == "claimed":
         return session
     writer = await faults.begin(attempt.session.object_key or "", len(DATA))
-    await writer.write(DATA if step != "other bytes" else DATA[::-1])
+    await writer.write([DATA if step != "other bytes" else DATA[::-1]])
     await database.store.record_received(
         session.upload_id, attempt=attempt.token, size_bytes=len(DATA), sha256=sha256(DATA)
     )

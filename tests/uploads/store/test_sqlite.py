@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -83,4 +84,69 @@ async def test_a_broken_file_is_busy_and_tells_nothing(tmp_path: Path) -> None:
     with pytest.raises(UploadBusyError) as refusal:
         await store.migrate()
     assert refusal.value.__suppress_context__
+    await store.close()
+
+
+async def test_statements_that_wait_together_share_a_commit_and_keep_their_order(
+    tmp_path: Path,
+) -> None:
+    store = SqliteStore(tmp_path / "db")
+    await store.migrate()
+    batches: list[int] = []
+    real = store._execute
+
+    def execute(batch: list[Any]) -> None:
+        batches.append(len(batch))
+        real(batch)
+
+    store._execute = execute  # type: ignore[method-assign]  # to look, not to change
+    async with anyio.create_task_group() as group:
+        for turn in range(100):
+            group.start_soon(store.create, new(upload_id=f"{turn:03}", pending_max=1_000))
+    assert len(batches) < 10
+    assert max(batches) <= 64
+    rows = await store._run("SELECT upload_id FROM upload_sessions ORDER BY rowid", {})
+    assert [row["upload_id"] for row in rows] == [f"{turn:03}" for turn in range(100)]
+    await store.close()
+
+
+async def test_a_commit_that_fails_fails_everything_that_shared_it(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "db", busy_timeout_s=0.1)
+    await store.migrate()
+    other = sqlite3.connect(tmp_path / "db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    refused: list[int] = []
+
+    async def create(turn: int) -> None:
+        with pytest.raises(UploadBusyError):
+            await store.create(new(upload_id=str(turn)))
+        refused.append(turn)
+
+    async with anyio.create_task_group() as group:
+        for turn in range(5):
+            group.start_soon(create, turn)
+    assert len(refused) == 5
+    other.execute("ROLLBACK")
+    other.close()
+    assert await store._run("SELECT 1 AS n FROM upload_sessions", {}) == []
+    await store.close()
+
+
+async def test_a_fault_of_ours_leaves_nobody_waiting(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "db")
+    await store.migrate()
+    ended: list[str] = []
+
+    async def read(upload_id: str) -> None:
+        try:
+            await store.read(upload_id)
+        except (UnicodeError, UploadBusyError) as error:
+            ended.append(type(error).__name__)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            for upload_id in ("a", "\udcff", "b"):
+                group.start_soon(read, upload_id)
+        assert ended
+        await store.create(new(upload_id="c"))
     await store.close()

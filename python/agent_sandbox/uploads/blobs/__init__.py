@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 READ_BYTES = 262_144
@@ -12,8 +12,14 @@ READ_BYTES = 262_144
 class BlobWriter(Protocol):
     """One object on its way. Exactly one of `commit` and `abort` ends it."""
 
-    async def write(self, chunk: bytes) -> None:
-        """Append a chunk.
+    async def write(self, parts: Sequence[bytes], also: Callable[[], None] | None = None) -> None:
+        """Append some chunks.
+
+        Args:
+            parts: In order. Not joined by the caller: a copy of every byte would cost as much
+                as writing it.
+            also: Work on the same chunks (their digest), to be done in the same trip to a
+                thread, since the trip costs as much as a small write.
 
         Raises:
             UploadStorageFullError: E7017.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
 import obstore
+from anyio.to_thread import run_sync
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError
 from obstore.exceptions import UnauthenticatedError as S3UnauthenticatedError
 from obstore.store import S3Store
@@ -40,9 +41,11 @@ class SmallWriter:
         self._key = key
         self._chunks: list[bytes] = []
 
-    async def write(self, chunk: bytes) -> None:
-        """Append a chunk."""
-        self._chunks.append(chunk)
+    async def write(self, parts: Sequence[bytes], also: Callable[[], None] | None = None) -> None:
+        """Append some chunks."""
+        if also is not None:
+            await run_sync(also)
+        self._chunks.extend(parts)
 
     async def commit(self) -> None:
         """Put the object, unless there is one of this key."""
@@ -83,9 +86,12 @@ class PartsWriter:
         self._pending = bytearray()
         self._aborted = False
 
-    async def write(self, chunk: bytes) -> None:
-        """Append a chunk; waits while a part is under way."""
-        self._pending += chunk
+    async def write(self, parts: Sequence[bytes], also: Callable[[], None] | None = None) -> None:
+        """Append some chunks; waits while a part is under way."""
+        if also is not None:
+            await run_sync(also)
+        for chunk in parts:
+            self._pending += chunk
         while len(self._pending) >= PART_BYTES:
             part = bytes(memoryview(self._pending)[:PART_BYTES])
             del self._pending[:PART_BYTES]

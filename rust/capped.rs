@@ -1,6 +1,7 @@
 //! An accumulator of at most `limit` bytes that grows in place, for any kind of memory.
 
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::CoreError;
 use crate::sha256::Sha256;
@@ -31,12 +32,20 @@ pub trait Store: Default {
     fn finish(self, length: usize) -> Result<Self::Output, CoreError>;
 }
 
-/// A limit up to here is taken for the likely size and reserved at once. Untouched pages cost
-/// nothing, and growing would copy wherever the heap has no room behind the buffer.
-const TRUSTED_LIMIT: usize = 16 << 20;
+// How much to reserve is a guess, and both errors cost: growing copies wherever the heap has no
+// room behind the buffer, and asking for much more than is used makes the allocator map fresh pages
+// each time, which takes several times as long as filling warm ones. Pages that are reserved and
+// not used take no memory.
 
-/// A first chunk below this says nothing about the rest: it gets little room.
-const SMALL_CHUNK: usize = 16 << 10;
+/// How long the last result was that was not small; 0 before the first. Like follows like.
+static USUAL_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// A limit up to here is the first guess; above it, `FIRST_GUESS` is.
+const TRUSTED_LIMIT: usize = 16 << 20;
+const FIRST_GUESS: usize = 1 << 20;
+
+/// While there are fewer bytes than this, nothing is guessed.
+const SMALL_BYTES: usize = 16 << 10;
 
 enum State<S> {
     Open { store: S, length: usize },
@@ -104,9 +113,7 @@ impl<S: Store> Capped<S> {
         let (store, length) = self.open()?;
         let end = length.checked_add(chunk.len()).ok_or(CoreError::Memory)?;
         let place = store.room().get_mut(*length..end).ok_or(CoreError::Memory)?;
-        for (slot, byte) in place.iter_mut().zip(chunk) {
-            slot.write(*byte);
-        }
+        place.write_copy_of_slice(chunk);
         *length = end;
         if let Some(hash) = &mut self.hash {
             hash.update(chunk);
@@ -157,6 +164,9 @@ impl<S: Store> Capped<S> {
         let (store, length) = self.open()?;
         let (store, length) = (core::mem::take(store), *length);
         let result = store.finish(length);
+        if length >= SMALL_BYTES {
+            USUAL_BYTES.store(length, Ordering::Relaxed);
+        }
         self.state = match &result {
             Ok(_) => State::Finished { length },
             Err(error) => State::Failed(*error),
@@ -185,10 +195,13 @@ impl<S: Store> Capped<S> {
 
 fn next_capacity(limit: u64, capacity: usize, needed: usize) -> usize {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    if limit <= TRUSTED_LIMIT && needed >= SMALL_CHUNK {
-        return limit.max(needed);
-    }
-    needed.max(capacity.saturating_mul(2)).min(limit).max(needed)
+    let guess = match USUAL_BYTES.load(Ordering::Relaxed) {
+        _ if needed < SMALL_BYTES => 0,
+        0 if limit <= TRUSTED_LIMIT => limit,
+        0 => FIRST_GUESS,
+        usual => usual,
+    };
+    guess.max(capacity.saturating_mul(2)).min(limit).max(needed)
 }
 
 impl Store for Vec<MaybeUninit<u8>> {

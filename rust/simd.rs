@@ -19,6 +19,7 @@ const ALPHABET: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 /// What stands in the table for a symbol that has no value; every value is below 64.
 const NO_VALUE: u8 = 0xff;
 
+#[expect(clippy::indexing_slicing, reason = "evaluated at compile time")]
 const VALUES: [u8; 256] = {
     let mut values = [NO_VALUE; 256];
     let mut value = 0_u8;
@@ -32,9 +33,12 @@ const VALUES: [u8; 256] = {
 /// Below this many symbols no kernel has a whole block, and asking the CPU is not worth it.
 const SMALL_SYMBOLS: usize = 32;
 
-/// Which code does the blocks.
+/// Which code does the blocks: one that this CPU can run, since there is no other way to get one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernel {
+pub struct Kernel(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
     /// AVX-512 with VBMI (Intel since Ice Lake, AMD since Zen 4).
     #[cfg(target_arch = "x86_64")]
     Avx512Vbmi,
@@ -43,42 +47,43 @@ pub enum Kernel {
     Avx2,
     /// The `base64` crate.
     Portable,
-    /// No blocks: the tables alone, which are the reference for the others.
+    /// No blocks: the tables alone.
     Tables,
 }
 
 impl Kernel {
+    /// The tables alone, which are the reference for the others.
+    pub const TABLES: Self = Self(Kind::Tables);
+
     /// Returns the best kernel of this CPU for so many symbols. The CPU is asked only once.
     #[inline]
     #[must_use]
     pub fn detect(symbols: usize) -> Self {
         if symbols < SMALL_SYMBOLS {
-            return Self::Tables;
+            return Self::TABLES;
         }
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512vbmi") && is_x86_feature_detected!("avx512bw") {
-                return Self::Avx512Vbmi;
+                return Self(Kind::Avx512Vbmi);
             }
             if is_x86_feature_detected!("avx2") {
-                return Self::Avx2;
+                return Self(Kind::Avx2);
             }
         }
-        Self::Portable
+        Self(Kind::Portable)
     }
 
     /// Returns every kernel that this CPU can run, for tests.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let mut kernels = vec![Self::Tables, Self::Portable];
+        let mut kernels = vec![Self::TABLES, Self(Kind::Portable)];
         #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx2") {
-                kernels.push(Self::Avx2);
-            }
-            if Self::detect(usize::MAX) == Self::Avx512Vbmi {
-                kernels.push(Self::Avx512Vbmi);
-            }
+        if is_x86_feature_detected!("avx2") {
+            kernels.push(Self(Kind::Avx2));
+        }
+        if !kernels.contains(&Self::detect(usize::MAX)) {
+            kernels.push(Self::detect(usize::MAX));
         }
         kernels
     }
@@ -100,15 +105,15 @@ pub(crate) fn decode_quads<'out>(
     text: &[u8],
     out: &'out mut [MaybeUninit<u8>],
 ) -> Option<&'out [u8]> {
-    let used = match kernel {
+    let used = match kernel.0 {
         // SAFETY: `Kernel::detect` and `all` give a kernel only where the CPU has its features.
         #[cfg(target_arch = "x86_64")]
-        Kernel::Avx512Vbmi => unsafe { x86::decode_avx512(text, out)? },
+        Kind::Avx512Vbmi => unsafe { x86::decode_avx512(text, out)? },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Kernel::Avx2 => unsafe { x86::decode_avx2(text, out)? },
-        Kernel::Portable => decode_portable(text, out)?,
-        Kernel::Tables => 0,
+        Kind::Avx2 => unsafe { x86::decode_avx2(text, out)? },
+        Kind::Portable => decode_portable(text, out)?,
+        Kind::Tables => 0,
     };
     let mut dirt = 0;
     let mut done = used / 4 * 3;
@@ -134,15 +139,15 @@ pub(crate) fn encode_triples<'out>(
     raw: &[u8],
     out: &'out mut [MaybeUninit<u8>],
 ) -> Option<&'out [u8]> {
-    let used = match kernel {
+    let used = match kernel.0 {
         // SAFETY: `Kernel::detect` and `all` give a kernel only where the CPU has its features.
         #[cfg(target_arch = "x86_64")]
-        Kernel::Avx512Vbmi => unsafe { x86::encode_avx512(raw, out) },
+        Kind::Avx512Vbmi => unsafe { x86::encode_avx512(raw, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Kernel::Avx2 => unsafe { x86::encode_avx2(raw, out) },
-        Kernel::Portable => encode_portable(raw, out)?,
-        Kernel::Tables => 0,
+        Kind::Avx2 => unsafe { x86::encode_avx2(raw, out) },
+        Kind::Portable => encode_portable(raw, out)?,
+        Kind::Tables => 0,
     };
     let mut done = used / 3 * 4;
     let triples = raw.get(used..)?.as_chunks::<3>().0;
@@ -197,7 +202,7 @@ fn decode_portable(text: &[u8], out: &mut [MaybeUninit<u8>]) -> Option<usize> {
         }
         let size = engine.decode_slice(piece, &mut block).ok()?;
         used += piece.len();
-        put(place, block.get(..size)?);
+        place.get_mut(..size)?.write_copy_of_slice(block.get(..size)?);
     }
     Some(used)
 }
@@ -208,15 +213,9 @@ fn encode_portable(raw: &[u8], out: &mut [MaybeUninit<u8>]) -> Option<usize> {
     let whole = raw.as_chunks::<3>().0.as_flattened();
     for (piece, place) in whole.chunks(STACK_BYTES).zip(out.chunks_mut(STACK_BYTES / 3 * 4)) {
         let size = engine.encode_slice(piece, &mut block).ok()?;
-        put(place, block.get(..size)?);
+        place.get_mut(..size)?.write_copy_of_slice(block.get(..size)?);
     }
     Some(whole.len())
-}
-
-fn put(place: &mut [MaybeUninit<u8>], bytes: &[u8]) {
-    for (slot, byte) in place.iter_mut().zip(bytes) {
-        slot.write(*byte);
-    }
 }
 
 /// Returns `out` as initialised bytes.

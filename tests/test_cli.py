@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -45,7 +48,7 @@ MISTAKES = [
     (["mcp", "--ttl", "86401"], "a whole number of seconds from 1 to 86400"),
     (["mcp", "--ttl", "1.5"], "a whole number of seconds from 1 to 86400"),
     (["mcp", "--provider", "cloud"], "invalid choice: 'cloud'"),
-    (["serve", "--host", "0.0.0.0"], "give --api-key-file, or say --insecure"),
+    (["serve", "--host", "0.0.0.0", "--port", "0"], "The address is open to others"),
     (["serve", "--port", "http"], "a whole number from 0 to 65535"),
     (["serve", "--transport", "http"], "unrecognized arguments"),
     (["a\nb\x1b[31m\u202e"], "invalid choice"),
@@ -181,10 +184,13 @@ def test_serve_says_where_it_listens_and_ends_quietly_on_a_signal(
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stderr is not None
-        first = process.stderr.readline()
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], 30)[0], "it says nothing"
+        first = process.stdout.readline()
+        with urllib.request.urlopen(f"{first.strip()}/health", timeout=30) as answer:  # noqa: S310 - its own URL
+            assert answer.status == 204
         process.send_signal(signum)
         rest = process.communicate(timeout=30)[1]
-    assert "http://127.0.0.1:" in first
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+\n", first)
     assert "Traceback" not in rest
     assert process.returncode in {0, 130, 143}

@@ -36,7 +36,10 @@ HOMES = {
     "python_multipart": {"express"},
     "httpx2": {"client"},
     "httpx": {"client"},
+    "httpcore2": {"client"},
+    "httpcore": {"client"},
     "pydantic": {"models", "wire", "client", "express", "mcp_server", "uploads"},
+    "pydantic_core": {"mcp_server"},
     "anyio": {"client", "express", "mcp_server", "uploads"},
 }
 """Where each library that is not in the standard library may be imported."""

@@ -22,6 +22,8 @@ import anyio
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
+from agent_sandbox.bytestream import IMPLEMENTATION
+
 MAX_FILE_BYTES = 1_048_576
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,6 +68,7 @@ async def demo(name: str, data: bytes) -> bool:
     async with Client(server) as client:
         took_ms = (time.perf_counter() - began) * 1000
         tools = await client.list_tools()
+        step(f"byte core: {IMPLEMENTATION}")
         step(f"connected in {took_ms:.0f} ms, protocol {client.protocol_version},"
              f" {len(tools.tools)} tools")  # fmt: skip
 

@@ -8,7 +8,6 @@ for people goes to standard error, one line at a time.
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
 import sys
 import traceback
@@ -82,10 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _Usage as usage:
         return _fail(f"{usage} (see: {usage.prog} --help)", EXIT_USAGE)
     except AgentSandboxError as error:
-        detail = getattr(error, "reason", None)  # a ConfigError may say which setting it means
-        return _fail(
-            f"{error.text} {detail}" if detail else error.text, EXIT_STATUS[error.category]
-        )
+        reason = getattr(error, "reason", None)  # which setting a ConfigError means, in our words
+        line = f"{reason} (see: agent-sandbox --help)" if reason else error.text
+        return _fail(line, EXIT_STATUS[error.category])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as end:  # --help and --version, and servers that end themselves
@@ -124,15 +122,16 @@ def _mcp(arguments: argparse.Namespace) -> None:
             raise _Usage(
                 "agent-sandbox mcp", f"--{option.replace('_', '-')} needs --transport http"
             )
+    from agent_sandbox.mcp_server.config import McpConfig, is_loopback
+
     host = arguments.host or "127.0.0.1"
-    if over_http and not arguments.insecure and not _is_loopback(host):
+    if over_http and not arguments.insecure and not is_loopback(host):
         raise _Usage(
             "agent-sandbox mcp",
             f"{host} is open to others and there are no credentials yet: keep 127.0.0.1 behind an"
             " authenticating proxy, or say --insecure",
         )
     from agent_sandbox.mcp_server.app import run_http, run_stdio
-    from agent_sandbox.mcp_server.config import McpConfig
 
     config = McpConfig(
         provider=arguments.provider,
@@ -149,11 +148,6 @@ def _mcp(arguments: argparse.Namespace) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    if not (arguments.insecure or arguments.api_key_file or _is_loopback(arguments.host)):
-        raise _Usage(
-            "agent-sandbox serve",
-            f"{arguments.host} is open to others: give --api-key-file, or say --insecure",
-        )
     from agent_sandbox.express.server import ServeConfig, serve_tcp
 
     serve_tcp(
@@ -165,13 +159,6 @@ def _serve(arguments: argparse.Namespace) -> None:
             insecure=arguments.insecure,
         )
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"  # another name may resolve to anything
 
 
 def build_parser() -> argparse.ArgumentParser:

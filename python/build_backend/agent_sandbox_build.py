@@ -109,14 +109,16 @@ def build_editable(
 
 def _marked(folder: Path, name: str) -> str:
     """Give a pure wheel the build tag that tells why it is pure, and print the note."""
+    by_hand = bool(os.environ.get("AGENT_SANDBOX_BUILD"))
+    build = "0.pure_python" if by_hand else BUILD_TAG
     distribution, version, *tags = name.split("-")
-    marked = "-".join([distribution, version, BUILD_TAG, *tags])
+    marked = "-".join([distribution, version, build, *tags])
     info = f"{distribution}-{version}.dist-info"
     with (
         zipfile.ZipFile(folder / name) as old,
         zipfile.ZipFile(folder / marked, "w", zipfile.ZIP_DEFLATED) as new,
     ):
-        wheel = old.read(f"{info}/WHEEL") + f"Build: {BUILD_TAG}\n".encode()
+        wheel = old.read(f"{info}/WHEEL") + f"Build: {build}\n".encode()
         digest = base64.urlsafe_b64encode(hashlib.sha256(wheel).digest()).rstrip(b"=").decode()
         row = f"{info}/WHEEL,sha256={digest},{len(wheel)}"
         record = old.read(f"{info}/RECORD").decode().splitlines()
@@ -125,7 +127,7 @@ def _marked(folder: Path, name: str) -> str:
         for entry in old.infolist():
             new.writestr(entry, changed.get(entry.filename) or old.read(entry))
     (folder / name).unlink()
-    if not os.environ.get("AGENT_SANDBOX_BUILD"):  # a choice made by hand needs no telling
+    if not by_hand:
         _tell(NOTE)
     return marked
 

@@ -4,31 +4,26 @@
 
 use std::borrow::Cow;
 
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::string::PyStringData;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyInt, PyMemoryView, PyString};
 
-use super::raw;
+use super::raw::{self, View};
 
 /// A buffer of one of the types that are taken, not copied yet.
 pub(super) enum Octets<'a, 'py> {
     Shared(&'a [u8]),
     ByteArray(&'a Bound<'py, PyByteArray>),
-    View(PyUntypedBuffer),
+    View(View),
 }
 
 impl<'a, 'py> Octets<'a, 'py> {
     /// Takes `bytes`, `bytearray`, or a contiguous `memoryview` of single bytes.
     pub(super) fn new(data: &'a Bound<'py, PyAny>, name: &str) -> PyResult<Self> {
-        match Self::known(data)? {
-            Some(octets) => Ok(octets),
-            None => {
-                let text = format!("{name} must be bytes, bytearray or memoryview");
-                Err(PyTypeError::new_err(text))
-            }
-        }
+        Self::known(data)?.ok_or_else(|| {
+            PyTypeError::new_err(format!("{name} must be bytes, bytearray or memoryview"))
+        })
     }
 
     fn known(data: &'a Bound<'py, PyAny>) -> PyResult<Option<Self>> {
@@ -38,11 +33,9 @@ impl<'a, 'py> Octets<'a, 'py> {
         if let Ok(array) = data.cast::<PyByteArray>() {
             return Ok(Some(Self::ByteArray(array)));
         }
-        if !data.is_instance_of::<PyMemoryView>() {
-            return Ok(None);
-        }
-        let view = PyUntypedBuffer::get(data)?;
-        if !view.is_c_contiguous() || !matches!(view.format().to_bytes(), b"B" | b"b" | b"c") {
+        let Ok(view) = data.cast::<PyMemoryView>() else { return Ok(None) };
+        let view = View::new(view)?;
+        if !view.is_contiguous() || !matches!(view.format(), b"B" | b"b" | b"c") {
             let text = "a memoryview must be C-contiguous and of single bytes";
             return Err(PyTypeError::new_err(text));
         }
@@ -53,16 +46,16 @@ impl<'a, 'py> Octets<'a, 'py> {
         match self {
             Self::Shared(bytes) => bytes.len(),
             Self::ByteArray(array) => array.len(),
-            Self::View(view) => view.len_bytes(),
+            Self::View(view) => view.len(),
         }
     }
 
     /// Returns the bytes as they are now: borrowed if they can never change, else copied.
-    pub(super) fn snapshot(self, py: Python<'py>) -> Cow<'a, [u8]> {
+    pub(super) fn snapshot(self) -> Cow<'a, [u8]> {
         match self {
             Self::Shared(bytes) => Cow::Borrowed(bytes),
             Self::ByteArray(array) => Cow::Owned(array.to_vec()),
-            Self::View(view) => Cow::Owned(raw::copy_view(py, &view)),
+            Self::View(view) => Cow::Owned(view.to_vec()),
         }
     }
 }
@@ -86,10 +79,9 @@ impl<'a, 'py> Text<'a, 'py> {
                 PyStringData::Ucs4(points) => Self::Wide32(points),
             });
         }
-        match Octets::known(data)? {
-            Some(octets) => Ok(Self::Octets(octets)),
-            None => Err(PyTypeError::new_err("data must be str, bytes, bytearray or memoryview")),
-        }
+        Octets::known(data)?
+            .map(Self::Octets)
+            .ok_or_else(|| PyTypeError::new_err("data must be str, bytes, bytearray or memoryview"))
     }
 }
 

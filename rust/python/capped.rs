@@ -14,6 +14,7 @@ use super::{DETACH_BYTES, DETACH_HASH_BYTES, detached, hex};
 use crate::capped::Capped;
 
 /// A keyword argument for which None is a value, and a wrong one.
+#[derive(Clone, Copy)]
 struct Flag<'a, 'py>(Option<Borrowed<'a, 'py, PyAny>>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Flag<'a, 'py> {
@@ -25,6 +26,19 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Flag<'a, 'py> {
 }
 
 /// Collect chunks into one `bytes` of at most `limit` bytes; the first byte more is refused.
+///
+/// A chunk that does not fit is not stored in part: the memory is given back, and that call and
+/// every later one raise SizeLimitError. Nothing is reserved for a large limit. Calls from
+/// several threads are serialised; a mutable chunk is copied on entry.
+///
+/// Args:
+///     limit: Most bytes to hold, from 0 to 2**64 - 1.
+///     sha256: Whether to hash the bytes as they come, for `hexdigest`.
+///
+/// Raises:
+///     TypeError: `limit` is no `int` (`bool` is none here), or `sha256` is no `bool`.
+///     ValueError: `limit` is negative.
+///     OverflowError: `limit` is 2**64 or more.
 #[pyclass(frozen, module = "agent_sandbox.bytestream")]
 pub(super) struct CappedBytes {
     capped: Mutex<Capped<BytesStore>>,
@@ -40,7 +54,10 @@ impl CappedBytes {
 #[pymethods]
 impl CappedBytes {
     #[new]
-    #[pyo3(signature = (limit, /, *, sha256 = Flag(None)))]
+    #[pyo3(
+        signature = (limit, /, *, sha256 = Flag(None)),
+        text_signature = "(limit, /, *, sha256=False)"
+    )]
     fn new(limit: &Bound<'_, PyAny>, sha256: Flag<'_, '_>) -> PyResult<Self> {
         let limit = byte_count(limit, "limit", "an int")?;
         let hashing = match sha256.0 {
@@ -57,6 +74,14 @@ impl CappedBytes {
     }
 
     /// Store one more chunk, all of it or nothing.
+    ///
+    /// Args:
+    ///     chunk: The bytes. A `memoryview` must be C-contiguous and of single bytes.
+    ///
+    /// Raises:
+    ///     SizeLimitError: E3001; the chunk does not fit, or an earlier one did not.
+    ///     TypeError: `chunk` is of another type.
+    ///     ValueError: `finish` was called before.
     #[pyo3(signature = (chunk, /))]
     fn append(&self, chunk: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = chunk.py();
@@ -64,7 +89,7 @@ impl CappedBytes {
         guard.check_open().map_err(|error| to_python(py, error))?;
         let octets = Octets::new(chunk, "chunk")?;
         let result = guard.reserve(octets.len()).and_then(|()| {
-            let bytes = octets.snapshot(py);
+            let bytes = octets.snapshot();
             let capped = &mut *guard;
             detached(py, bytes.len(), self.detach_bytes, || capped.push(&bytes))
         });
@@ -78,12 +103,20 @@ impl CappedBytes {
     }
 
     /// Hand out what was collected, once.
+    ///
+    /// Raises:
+    ///     SizeLimitError: E3001; a chunk did not fit.
+    ///     ValueError: `finish` was called before.
     fn finish(&self, py: Python<'_>) -> PyResult<Py<PyBytes>> {
         let result = self.lock(py).finish();
         result.map_err(|error| to_python(py, error))
     }
 
     /// Return the sha256 of everything so far in lower-case hex, also after `finish`.
+    ///
+    /// Raises:
+    ///     SizeLimitError: E3001; a chunk did not fit.
+    ///     ValueError: The object was made without `sha256=True`.
     fn hexdigest<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         let result = self.lock(py).hexdigest();
         result.map(|digest| hex(py, &digest)).map_err(|error| to_python(py, error))

@@ -4,13 +4,12 @@
 
 use core::mem::MaybeUninit;
 use core::{ptr, slice};
-use std::os::raw::c_int;
+use std::ffi::{CStr, c_char, c_int};
 
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::string::PyStringData;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyBytes, PyMemoryView, PyString};
 
 use crate::CoreError;
 use crate::capped::Store;
@@ -44,28 +43,72 @@ pub(super) fn unsigned(value: &Bound<'_, PyAny>) -> PyResult<Result<u64, bool>> 
     Ok(value.extract::<u64>().map_err(|_| false))
 }
 
-/// Copies a C-contiguous view of single bytes, which its caller has checked for both.
-pub(super) fn copy_view(_py: Python<'_>, view: &PyUntypedBuffer) -> Vec<u8> {
-    let size = view.len_bytes();
-    let mut copy = Vec::with_capacity(size);
-    if size > 0 {
-        // SAFETY: `size` bytes start at the view's pointer and live as long as it is exported;
-        // the vector has room for them and nothing else points into it. A thread that writes to
-        // the memory without the interpreter's lock makes the copy torn, as any copy would be.
-        unsafe {
-            ptr::copy_nonoverlapping(view.buf_ptr().cast::<u8>(), copy.as_mut_ptr(), size);
-            copy.set_len(size);
+/// The exported buffer of a `memoryview`. No Python code runs to get it.
+pub(super) struct View(Box<ffi::Py_buffer>);
+
+impl View {
+    pub(super) fn new(view: &Bound<'_, PyMemoryView>) -> PyResult<Self> {
+        let mut buffer = Box::new(ffi::Py_buffer::new());
+        let flags = ffi::PyBUF_FULL_RO;
+        // SAFETY: a live object and room for the answer, which stays where it is in its box.
+        if unsafe { ffi::PyObject_GetBuffer(view.as_ptr(), &raw mut *buffer, flags) } == 0 {
+            Ok(Self(buffer))
+        } else {
+            Err(PyErr::fetch(view.py()))
         }
     }
-    copy
+
+    pub(super) fn is_contiguous(&self) -> bool {
+        // SAFETY: the buffer was filled by `PyObject_GetBuffer`, and `C` is one of the orders.
+        unsafe { ffi::PyBuffer_IsContiguous(&raw const *self.0, b'C'.cast_signed() as c_char) == 1 }
+    }
+
+    /// Returns the format of an item; unsigned bytes where the exporter names none.
+    pub(super) fn format(&self) -> &[u8] {
+        if self.0.format.is_null() {
+            return b"B";
+        }
+        // SAFETY: a C string that lives as long as the buffer is exported.
+        unsafe { CStr::from_ptr(self.0.format) }.to_bytes()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        usize::try_from(self.0.len).unwrap_or(0)
+    }
+
+    /// Copies the bytes of a contiguous view.
+    pub(super) fn to_vec(&self) -> Vec<u8> {
+        let size = self.len();
+        let mut copy = Vec::with_capacity(size);
+        if size > 0 && self.is_contiguous() {
+            // SAFETY: `size` bytes start at the pointer and live as long as they are exported; the
+            // vector has room for them and nothing else points into it. A thread that writes to
+            // the memory without the interpreter's lock makes the copy torn, as any copy would be.
+            unsafe {
+                ptr::copy_nonoverlapping(self.0.buf.cast::<u8>(), copy.as_mut_ptr(), size);
+                copy.set_len(size);
+            }
+        }
+        copy
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // A view is made and dropped in one call, with the interpreter's lock held.
+        Python::attach(|_| {
+            // SAFETY: filled by `PyObject_GetBuffer` and released once.
+            unsafe { ffi::PyBuffer_Release(&raw mut *self.0) }
+        });
+    }
 }
 
 /// Makes a `bytes` of `size`; `fill` writes all of it where it succeeds.
-pub(super) fn new_bytes<'py, T>(
-    py: Python<'py>,
+pub(super) fn new_bytes<T>(
+    py: Python<'_>,
     size: usize,
     fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> Result<T, CoreError>,
-) -> Result<(Bound<'py, PyBytes>, T), CoreError> {
+) -> Result<(Bound<'_, PyBytes>, T), CoreError> {
     let mut store = BytesStore::default();
     if size > 0 {
         store.grow(size)?;
@@ -75,11 +118,11 @@ pub(super) fn new_bytes<'py, T>(
 }
 
 /// Makes an ASCII `str` of `size` symbols; `fill` writes all of it, with ASCII, where it succeeds.
-pub(super) fn new_ascii<'py, T>(
-    py: Python<'py>,
+pub(super) fn new_ascii<T>(
+    py: Python<'_>,
     size: usize,
     fill: impl FnOnce(&mut [MaybeUninit<u8>]) -> Result<T, CoreError>,
-) -> Result<(Bound<'py, PyString>, T), CoreError> {
+) -> Result<(Bound<'_, PyString>, T), CoreError> {
     if size == 0 {
         return Ok((PyString::new(py, ""), fill(&mut [])?));
     }

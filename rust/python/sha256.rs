@@ -12,6 +12,8 @@ use super::{DETACH_HASH_BYTES, detached, hex};
 use crate::sha256;
 
 /// A running SHA-256 (FIPS 180-4): the digest depends on the bytes, not on their chunking.
+///
+/// Calls from several threads on one object are serialised. A mutable buffer is copied on entry.
 #[pyclass(frozen, module = "agent_sandbox.bytestream")]
 pub(super) struct Sha256(Mutex<sha256::Sha256>);
 
@@ -29,10 +31,16 @@ impl Sha256 {
     }
 
     /// Hash more bytes.
+    ///
+    /// Args:
+    ///     data: The bytes. A `memoryview` must be C-contiguous and of single bytes.
+    ///
+    /// Raises:
+    ///     TypeError: `data` is of another type.
     #[pyo3(signature = (data, /))]
     fn update(&self, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = data.py();
-        let bytes = Octets::new(data, "data")?.snapshot(py);
+        let bytes = Octets::new(data, "data")?.snapshot();
         let mut guard = self.lock(py);
         let hash = &mut *guard;
         detached(py, bytes.len(), DETACH_HASH_BYTES, || hash.update(&bytes));

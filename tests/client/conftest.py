@@ -12,10 +12,11 @@ import anyio.to_thread
 import httpx
 import httpx2
 import pytest
-from tests.support.bad_peer import SANDBOX_ID, BadPeer
+from tests.support.bad_peer import SANDBOX_ID, TOKEN, BadPeer, Script, Talk
 
 import agent_sandbox
 import agent_sandbox.sync
+from agent_sandbox.models import AgentSandboxError
 
 LIBRARIES: dict[str, Any] = {"httpx2": httpx2, "httpx": httpx}
 
@@ -111,3 +112,42 @@ def _made(http_client: str, kind: str, options: dict[str, Any]) -> Any:
     if http_client == "own":
         return None
     return getattr(LIBRARIES[http_client], kind)(trust_env=False, **options)
+
+
+CANARY = b"upstream-canary-7d20"
+
+
+def sends(data: bytes, *, fin: bool = False) -> Script:
+    """Return a script that sends the same bytes for every request."""
+
+    def script(talk: Talk) -> None:
+        talk.send(data)
+        if fin:
+            talk.close()
+
+    return script
+
+
+def assert_clean(error: AgentSandboxError) -> None:
+    """The text is the fixed one of its code, and nothing of the exchange hangs on the error."""
+    assert str(error) == type(error).text
+    seen = repr(error) + repr(error.__dict__) + str(error.__cause__)
+    assert CANARY.decode() not in seen
+    assert TOKEN not in seen
+    assert error.__suppress_context__ or error.__context__ is None
+
+
+async def refused(
+    connect: Connect, script: Script, expected: type[AgentSandboxError], **kwargs: Any
+) -> BadPeer:
+    """Check that a bounded read fails as expected, and that the pool has lost nothing."""
+    kwargs.setdefault("max_bytes", 1000)
+    kwargs.setdefault("deadline_s", 15)
+    with BadPeer(script) as peer:
+        async with connect(peer) as subject:
+            with pytest.raises(expected) as caught:
+                await subject.files("read_bytes", "/f", **kwargs)
+            assert type(caught.value) is expected
+            assert_clean(caught.value)
+            assert subject.busy() == 0
+    return peer

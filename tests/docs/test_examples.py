@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
@@ -21,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def examples(language: str) -> list[ParameterSet]:
+def examples(language: str) -> list[pytest.ParameterSet]:
     found = []
     for page in PAGES:
         blocks = re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S)

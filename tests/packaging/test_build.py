@@ -57,6 +57,16 @@ def test_on_a_terminal_one_line_says_it_though_pip_hides_what_backends_print(
     assert done.stdout.count(NOTE) == 1
 
 
+def test_a_pure_wheel_that_was_asked_for_gives_no_reason(
+    run: Run, tree: Path, tmp_path: Path
+) -> None:
+    run(
+        pip("--wheel-dir", str(tmp_path / "out"), str(tree)), "native", AGENT_SANDBOX_BUILD="python"
+    )
+    (wheel,) = (tmp_path / "out").iterdir()
+    assert wheel.name == "agent_sandbox-0.1.0-0.pure_python-py3-none-any.whl"
+
+
 def test_an_editable_install_without_rust_is_pure_too(run: Run, tree: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "v", with_pip=True)
     python = tmp_path / "v" / "bin" / "python"

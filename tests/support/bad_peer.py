@@ -67,13 +67,16 @@ class Talk:
     closed_by_us: bool = False
     _buffer: bytes = b""
 
-    def request(self) -> Request:
-        """Read one whole request."""
+    def request(self, *, read_writes: bool = True) -> Request:
+        """Read one whole request; of a write only its head unless `read_writes`."""
         while b"\r\n\r\n" not in self._buffer:
             self._fill()
         head, _, rest = self._buffer.partition(b"\r\n\r\n")
         self._buffer = rest
         request = Request(head, b"")
+        if request.line.startswith("POST /files") and not read_writes:
+            self.requests.append(request)
+            return request
         if request.header("transfer-encoding") == ["chunked"]:
             request.body = self._chunked()
         else:
@@ -121,10 +124,15 @@ class Talk:
                 self.sock.settimeout(WAIT_S)
         return True
 
+    def idle(self) -> None:
+        """Neither read nor send until the test is over."""
+        self.peer.over.wait(WAIT_S)
+
     def close(self) -> None:
         """Send FIN: nothing more will come from here."""
         self.closed_by_us = True
-        self.sock.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):  # the client was faster
+            self.sock.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
         """Send RST."""
@@ -173,19 +181,23 @@ class BadPeer:
             was read. It is called again for the next request of the connection when it returns
             with the connection standing.
         unix: Path of a unix socket to listen on instead of loopback TCP.
+        read_writes: Whether the body of a write is read before the script is called.
 
     Attributes:
         talks: Every connection that was accepted.
         failures: Exceptions of scripts; a test that ends well has none.
     """
 
-    def __init__(self, script: Script, *, unix: Path | None = None) -> None:
+    def __init__(
+        self, script: Script, *, unix: Path | None = None, read_writes: bool = True
+    ) -> None:
         self._script = script
+        self._read_writes = read_writes
+        self.over = threading.Event()
         self.unix = unix
         self.talks: list[Talk] = []
         self.failures: list[BaseException] = []
         self._threads: list[threading.Thread] = []
-        self._accepted = threading.Condition()
 
     def __enter__(self) -> BadPeer:
         if self.unix is None:
@@ -198,6 +210,7 @@ class BadPeer:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self.over.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept
         self._listener.close()
@@ -252,7 +265,7 @@ class BadPeer:
     def _serve(self, talk: Talk) -> None:
         try:
             while not talk.closed_by_us:
-                request = talk.request()
+                request = talk.request(read_writes=self._read_writes)
                 if _is_control(request):
                     talk.send(_control_answer(request))
                 else:

@@ -225,6 +225,7 @@ class CappedBytes:
             store = self._open_store()
             size = _size(chunk, "chunk")
             if size > self._limit - self._length:
+                store.close()  # at once: the traceback keeps this frame, and with it the store
                 self._over, self._store, self._hash = True, None, None
                 raise SizeLimitError(self._limit)
             octets = _snapshot(chunk)
@@ -340,7 +341,8 @@ def _size(data: object, name: str, *, or_str: bool = False) -> int:
     if _is_bytearray(data):
         return bytearray.__len__(data)
     if _is_memoryview(data):
-        if not data.c_contiguous or data.format not in _BYTE_FORMATS:
+        contiguous = data.c_contiguous or not data.nbytes  # no bytes have no gaps
+        if not contiguous or data.format not in _BYTE_FORMATS:
             raise TypeError("a memoryview must be C-contiguous and of single bytes")
         return data.nbytes
     kinds = "str, bytes, bytearray or memoryview" if or_str else "bytes, bytearray or memoryview"

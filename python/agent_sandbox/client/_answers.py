@@ -6,56 +6,50 @@ from dataclasses import dataclass
 
 from agent_sandbox.client._calls import Head
 from agent_sandbox.errors import (
+    BY_CODE,
     AgentSandboxError,
     ArgumentError,
     AuthenticationError,
-    DeclarationError,
+    Base64Error,
     FileConflictError,
     FileKindError,
     FileMissingError,
     FileOperationError,
     FilePermissionError,
-    PathError,
+    InvalidInputError,
     SandboxError,
     SandboxNotFoundError,
-    SandboxOwnedError,
     SandboxTimeoutError,
     SandboxUnavailableError,
+    SizeLimitError,
     StorageFullError,
-    TextEncodingError,
     TransferError,
     TransferTimeoutError,
+    UnknownToolError,
+    UnsupportedError,
     UploadTimeoutError,
 )
 from agent_sandbox.wire import headers
 from agent_sandbox.wire.connect import ConnectCode
 
+_OURS_ALONE = (Base64Error, SizeLimitError, UnknownToolError, UnsupportedError)
+"""Made on this side only, or with attributes that an answer does not carry."""
+
 _FROM_SERVICE: dict[str, type[AgentSandboxError]] = {
-    cls.code: cls
-    for cls in (
-        ArgumentError,
-        AuthenticationError,
-        DeclarationError,
-        FileConflictError,
-        FileKindError,
-        FileMissingError,
-        FileOperationError,
-        FilePermissionError,
-        PathError,
-        SandboxError,
-        SandboxNotFoundError,
-        SandboxOwnedError,
-        SandboxTimeoutError,
-        SandboxUnavailableError,
-        StorageFullError,
-        TextEncodingError,
-        TransferError,
-        TransferTimeoutError,
-        UploadTimeoutError,
-    )
+    code: cls
+    for code, cls in BY_CODE.items()
+    if issubclass(cls, InvalidInputError | FileOperationError | SandboxError)
+    and not issubclass(cls, _OURS_ALONE)
 }
-"""The codes a service may speak of. The others are made on this side, or need attributes that an
-answer does not carry: those fall back to the status."""
+"""The codes a service may speak of; beside another one the status counts."""
+
+
+def named_error(head: Head) -> type[AgentSandboxError] | None:
+    """Return the error whose code our own services put beside an answer, if it is a known one."""
+    for code in head.headers.get_list(headers.ERROR_CODE):
+        if code in _FROM_SERVICE:
+            return _FROM_SERVICE[code]
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +72,8 @@ class Failures:
         """
         if head.status in good:
             return
-        if head.status >= 400:
-            for code in head.headers.get_list(headers.ERROR_CODE):
-                if known := _FROM_SERVICE.get(code):
-                    raise known
+        if head.status >= 400 and (named := named_error(head)):
+            raise named
         raise self.by_status.get(head.status, self.other)
 
 

@@ -73,7 +73,7 @@ class Content:
         if isinstance(source, ReadableFile):
             return self._watched(_file_chunks(source))
         if isinstance(source, Iterable):
-            return self._watched(source)
+            return self._watched(map(checked, source))
         raise TypeError("an async iterator needs the async client")
 
     async def for_async(self) -> bytes | AsyncIterator[bytes]:
@@ -97,7 +97,7 @@ class Content:
     def _watched(self, chunks: Iterable[Octets | str]) -> Iterator[bytes]:
         with self._blaming_the_caller():
             for chunk in chunks:
-                if sent := self._seen(checked(chunk)):
+                if sent := self._seen(chunk):
                     yield sent
 
     async def _awaited(
@@ -110,7 +110,8 @@ class Content:
                         yield sent
             elif isinstance(source, ReadableFile):
                 read = partial(source.read, READ_BYTES)
-                while piece := await anyio.to_thread.run_sync(read):
+                # Abandoned on cancellation: a pipe may never give anything, and time goes on.
+                while piece := await anyio.to_thread.run_sync(read, abandon_on_cancel=True):
                     yield self._seen(piece)
             else:
                 for chunk in source:
@@ -138,13 +139,13 @@ def utf8(text: str) -> bytes:
         raise TextEncodingError from None
 
 
-def checked(chunk: Octets | str) -> Octets | str:
+def checked(chunk: Octets) -> Octets:
     """Return the chunk of a caller's iterator.
 
     Raises:
         TypeError: It is not bytes-like: an int would become zeros, a list its items.
     """
-    if not isinstance(chunk, bytes | bytearray | memoryview | str):
+    if not isinstance(chunk, bytes | bytearray | memoryview):
         raise TypeError("an iterator of data must yield bytes")
     return chunk
 

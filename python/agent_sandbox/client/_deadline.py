@@ -8,6 +8,7 @@ reused connections.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
 import threading
@@ -84,6 +85,36 @@ class _Stream(httpcore2.NetworkStream):
         return self._inner.get_extra_info(info)
 
 
+class _UnixStream(httpcore2.NetworkStream):
+    """A connected unix socket; httpcore2's own leaks the socket of a connect that fails."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        try:
+            self._socket.settimeout(timeout)
+            return self._socket.recv(max_bytes)
+        except TimeoutError:
+            raise httpcore2.ReadTimeout from None
+        except OSError:
+            raise httpcore2.ReadError from None
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "socket":
+            return self._socket
+        if info == "is_readable":  # an idle connection that can be read has been closed
+            if self._socket.fileno() < 0:
+                return True
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            return bool(poll.poll(0))
+        return None
+
+
 class _Backend(httpcore2.NetworkBackend):
     def __init__(self) -> None:
         self._inner = httpcore2.SyncBackend()
@@ -105,8 +136,18 @@ class _Backend(httpcore2.NetworkBackend):
         timeout: float | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
-        left = _left(timeout, httpcore2.ConnectTimeout)
-        return _Stream(self._inner.connect_unix_socket(path, left, socket_options))
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(_left(timeout, httpcore2.ConnectTimeout))
+            sock.connect(path)
+        except BaseException as error:
+            sock.close()
+            if isinstance(error, TimeoutError):
+                raise httpcore2.ConnectTimeout from None
+            if isinstance(error, OSError):
+                raise httpcore2.ConnectError from None
+            raise
+        return _Stream(_UnixStream(sock))
 
 
 class _Body(httpx2.SyncByteStream):

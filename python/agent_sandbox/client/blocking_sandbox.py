@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypedDict, TypeVar, Unpack
 
 from agent_sandbox.client._calls import Operation
 from agent_sandbox.client._drive_blocking import BlockingDriver, BlockingHttpClient
@@ -14,10 +14,21 @@ from agent_sandbox.client._open import ClosedClientError, Slot, choose_provider
 from agent_sandbox.client.blocking_files import Files
 from agent_sandbox.client.operations import sandboxes
 from agent_sandbox.client.providers import Endpoint, Provider
+from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.models import SandboxInfo
 from agent_sandbox.wire import e2b
 
 T = TypeVar("T")
+
+
+class ClientSettings(TypedDict, total=False):
+    """The keyword arguments of `SandboxClient`, for the shorthands of `Sandbox`."""
+
+    provider: str | Provider | None
+    api_url: str | None
+    api_key: str | None
+    sandbox_url: str | None
+    http_client: BlockingHttpClient | None
 
 
 class SandboxClient:
@@ -136,20 +147,10 @@ class Sandbox:
         ttl_seconds: int | None = None,
         metadata: Mapping[str, str] | None = None,
         deadline_s: float | None = 30,
-        provider: str | Provider | None = None,
-        api_url: str | None = None,
-        api_key: str | None = None,
-        sandbox_url: str | None = None,
-        http_client: BlockingHttpClient | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> Sandbox:
         """Blocking twin of `Sandbox.create`."""
-        client = SandboxClient(
-            provider=provider,
-            api_url=api_url,
-            api_key=api_key,
-            sandbox_url=sandbox_url,
-            http_client=http_client,
-        )
+        client = SandboxClient(**settings)
         try:
             sandbox = client.create(
                 ttl_seconds=ttl_seconds, metadata=metadata, deadline_s=deadline_s
@@ -166,20 +167,10 @@ class Sandbox:
         sandbox_id: str,
         *,
         ttl_seconds: int | None = None,
-        provider: str | Provider | None = None,
-        api_url: str | None = None,
-        api_key: str | None = None,
-        sandbox_url: str | None = None,
-        http_client: BlockingHttpClient | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> Sandbox:
         """Blocking twin of `Sandbox.connect`."""
-        client = SandboxClient(
-            provider=provider,
-            api_url=api_url,
-            api_key=api_key,
-            sandbox_url=sandbox_url,
-            http_client=http_client,
-        )
+        client = SandboxClient(**settings)
         try:
             sandbox = client.connect(sandbox_id, ttl_seconds=ttl_seconds)
         except BaseException:
@@ -191,21 +182,10 @@ class Sandbox:
     @classmethod
     def list(
         cls,
-        *,
-        provider: str | Provider | None = None,
-        api_url: str | None = None,
-        api_key: str | None = None,
-        sandbox_url: str | None = None,
-        http_client: BlockingHttpClient | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> builtins.list[SandboxInfo]:
         """Blocking twin of `Sandbox.list`."""
-        with SandboxClient(
-            provider=provider,
-            api_url=api_url,
-            api_key=api_key,
-            sandbox_url=sandbox_url,
-            http_client=http_client,
-        ) as client:
+        with SandboxClient(**settings) as client:
             return client.list()
 
     def __enter__(self) -> Self:
@@ -220,6 +200,9 @@ class Sandbox:
         try:
             if self._created:
                 self.kill()
+        except AgentSandboxError:
+            if error is None:  # else what went wrong in the block is what the caller must see
+                raise
         finally:
             self.close()
 

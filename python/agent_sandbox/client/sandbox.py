@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypedDict, TypeVar, Unpack
 
 import anyio.to_thread
 
@@ -16,10 +16,21 @@ from agent_sandbox.client._open import ClosedClientError, Slot, choose_provider
 from agent_sandbox.client.files import Files
 from agent_sandbox.client.operations import sandboxes
 from agent_sandbox.client.providers import Endpoint, Provider
+from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.models import SandboxInfo
 from agent_sandbox.wire import e2b
 
 T = TypeVar("T")
+
+
+class ClientSettings(TypedDict, total=False):
+    """The keyword arguments of `SandboxClient`, for the shorthands of `Sandbox`."""
+
+    provider: str | Provider | None
+    api_url: str | None
+    api_key: str | None
+    sandbox_url: str | None
+    http_client: AsyncHttpClient | None
 
 
 class SandboxClient:
@@ -181,20 +192,10 @@ class Sandbox:
         ttl_seconds: int | None = None,
         metadata: Mapping[str, str] | None = None,
         deadline_s: float | None = 30,
-        provider: str | Provider | None = None,
-        api_url: str | None = None,
-        api_key: str | None = None,
-        sandbox_url: str | None = None,
-        http_client: AsyncHttpClient | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> Sandbox:
         """Make a sandbox with a client of its own; see `SandboxClient` and its `create`."""
-        client = SandboxClient(
-            provider=provider,
-            api_url=api_url,
-            api_key=api_key,
-            sandbox_url=sandbox_url,
-            http_client=http_client,
-        )
+        client = SandboxClient(**settings)
         try:
             sandbox = await client.create(
                 ttl_seconds=ttl_seconds, metadata=metadata, deadline_s=deadline_s
@@ -211,20 +212,10 @@ class Sandbox:
         sandbox_id: str,
         *,
         ttl_seconds: int | None = None,
-        provider: str | Provider | None = None,
-        api_url: str | None = None,
-        api_key: str | None = None,
-        sandbox_url: str | None = None,
-        http_client: AsyncHttpClient | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> Sandbox:
         """Find a sandbox with a client of its own; see `SandboxClient` and its `connect`."""
-        client = SandboxClient(
-            provider=provider,
-            api_url=api_url,
-            api_key=api_key,
-            sandbox_url=sandbox_url,
-            http_client=http_client,
-        )
+        client = SandboxClient(**settings)
         try:
             sandbox = await client.connect(sandbox_id, ttl_seconds=ttl_seconds)
         except BaseException:
@@ -236,21 +227,10 @@ class Sandbox:
     @classmethod
     async def list(
         cls,
-        *,
-        provider: str | Provider | None = None,
-        api_url: str | None = None,
-        api_key: str | None = None,
-        sandbox_url: str | None = None,
-        http_client: AsyncHttpClient | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> builtins.list[SandboxInfo]:
         """Return every sandbox that the credentials may see."""
-        async with SandboxClient(
-            provider=provider,
-            api_url=api_url,
-            api_key=api_key,
-            sandbox_url=sandbox_url,
-            http_client=http_client,
-        ) as client:
+        async with SandboxClient(**settings) as client:
             return await client.list()
 
     async def __aenter__(self) -> Self:
@@ -266,6 +246,9 @@ class Sandbox:
             if self._created:
                 with anyio.CancelScope(shield=True):  # a cancelled block ends its sandbox, too
                     await self.kill()
+        except AgentSandboxError:
+            if error is None:  # else what went wrong in the block is what the caller must see
+                raise
         finally:
             await self.aclose()
 

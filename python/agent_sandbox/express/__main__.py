@@ -7,7 +7,6 @@ service ends, and its sandboxes with it, when the other end of that pipe is clos
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -27,7 +26,6 @@ def main() -> int:
             given.fd,
             given.lifeline_fd,
             state_dir=given.state_dir,
-            log_level=os.environ.get("AGENT_SANDBOX_LOG_LEVEL", "WARNING").upper(),
         )
     except AgentSandboxError as error:
         print(f"{error.text} {getattr(error, 'reason', '')}".rstrip(), file=sys.stderr)

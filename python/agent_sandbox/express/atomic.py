@@ -82,12 +82,16 @@ class AtomicFile:
         for _ in range(_MAX_LINKS):
             self._parent, self._name = self._tree.parent(path, make=path == self._path)
             try:
-                status = os.stat(self._name, dir_fd=self._parent.fd, follow_symlinks=False)
+                flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+                found = Descriptor(os.open(self._name, flags, dir_fd=self._parent.fd))
             except FileNotFoundError:
                 return None
-            if not stat.S_ISLNK(status.st_mode):
-                return self._check_writable(status)
-            link = os.readlink(self._name, dir_fd=self._parent.fd)
+            with found as fd:
+                status = os.fstat(fd)
+                if not stat.S_ISLNK(status.st_mode):
+                    _check_writable(fd, status)
+                    return status
+                link = os.readlink("", dir_fd=fd)
             # Joined as text and resolved by the kernel, physically, as open(2) itself does it.
             directory = path.rpartition("/")[0]
             path = link if link.startswith("/") else f"{directory}/{link}"
@@ -95,23 +99,6 @@ class AtomicFile:
             if path.rpartition("/")[2] in ("", ".", ".."):
                 raise FileKindError
         raise FileKindError
-
-    def _check_writable(self, status: os.stat_result) -> os.stat_result:
-        if not stat.S_ISREG(status.st_mode):
-            raise FileKindError
-        flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-        parent_fd = self._parent.fd if self._parent else -1
-        with Descriptor(os.open(self._name, flags, dir_fd=parent_fd)) as fd:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):  # swapped since the look at its name
-                raise FileKindError
-            try:
-                # No O_TRUNC: this only asks the kernel whether the user may write here.
-                os.close(os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC))
-            except OSError as error:
-                if error.errno != errno.ETXTBSY:  # a running program may be replaced
-                    raise
-        return status
 
     def write(self, chunks: Sequence[bytes]) -> None:
         """Append chunks.
@@ -164,6 +151,18 @@ class AtomicFile:
                     os.unlink(self._temporary, dir_fd=self._parent.fd)
                 self._temporary = ""
             self._parent.close()
+
+
+def _check_writable(path_fd: int, status: os.stat_result) -> None:
+    """Refuse what is no regular file, and what the user may not write in place."""
+    if not stat.S_ISREG(status.st_mode):
+        raise FileKindError
+    try:
+        # No O_TRUNC: this only asks the kernel whether the user may write here.
+        os.close(os.open(f"/proc/self/fd/{path_fd}", os.O_WRONLY | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno != errno.ETXTBSY:  # a running program may be replaced
+            raise
 
 
 def _write_all(fd: int, chunks: Sequence[bytes]) -> None:

@@ -145,6 +145,7 @@ class Filesystem:
                         async with asyncio.timeout(pause_s):
                             await reader.ready()
                     except TimeoutError:
+                        await reader.check_alive()
                         await emit(e2b.WatchDirResponse(keepalive=e2b.Empty()).to_json())
                         continue
                     for event in await reader.read():

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from typing import Any
 
+from agent_sandbox.errors import ConfigError
+
 OWN = "agent_sandbox"
+
+_CONSTANT_FIRST_LINE = frozenset({"uvicorn.error", "asyncio"})
 
 
 class _Line(logging.Formatter):
@@ -24,22 +29,34 @@ class _Line(logging.Formatter):
             line["message"] = record.getMessage()
             line |= getattr(record, "fields", {})
         else:
-            # Arguments, tracebacks and further lines may hold paths, tokens and contents: the
-            # first line of the template is a constant in uvicorn, asyncio and the parsers.
-            line["message"] = str(record.msg).partition("\n")[0][:100]
+            # Arguments, tracebacks and further lines may hold paths, tokens and contents. Other
+            # libraries put those into the template itself (a parser: bytes of the body).
+            constant = record.name in _CONSTANT_FIRST_LINE
+            text = str(record.msg).partition("\n")[0][:100] if constant else "text withheld"
+            line |= {"message": text, "place": f"{record.module}:{record.lineno}"}
         if record.exc_info and record.exc_info[0]:
             line["exception"] = record.exc_info[0].__name__
         return json.dumps(line)
 
 
-def configure_logging(level: str) -> None:
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+def configure_logging(default: str) -> None:
     """Send every record of this process to standard error in the service's form.
 
     For a process that the service owns; never called on import.
 
     Args:
-        level: A level's name. Foreign loggers stay at WARNING.
+        default: The level where `AGENT_SANDBOX_LOG_LEVEL` names none. Foreign loggers stay at
+            WARNING.
+
+    Raises:
+        ConfigError: E6000: the variable holds something else.
     """
+    level = (os.environ.get("AGENT_SANDBOX_LOG_LEVEL") or default).upper()
+    if level not in LEVELS:
+        raise ConfigError(reason="AGENT_SANDBOX_LOG_LEVEL is one of: " + ", ".join(LEVELS) + ".")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line())
     root = logging.getLogger()

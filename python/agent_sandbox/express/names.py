@@ -11,6 +11,10 @@ from agent_sandbox.paths import canonical_path
 HOME = "/home/user"
 """Where relative paths and `~` begin, whoever the caller says to be."""
 
+_KERNEL_PATH_BYTES = 4_095
+"""PATH_MAX without its NUL. Refused here, so that no file is written under a path that cannot be
+read: writing resolves directory and name apart, and would get one byte further."""
+
 USERS = frozenset({"", "user", "root"})
 """User names that a caller may give; none of them has other rights than the sandbox's user."""
 
@@ -34,7 +38,10 @@ def absolute_path(path: str, *, directory: bool = False) -> str:
         path = HOME + path[1:]
     elif not path.startswith("/"):
         path = f"{HOME}/{path}"
-    return canonical_path(path, directory=directory)
+    path = canonical_path(path, directory=directory)
+    if len(path.encode()) > _KERNEL_PATH_BYTES:
+        raise PathError
+    return path
 
 
 def temporary_name(purpose: str) -> str:

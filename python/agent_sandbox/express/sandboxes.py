@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -12,7 +13,7 @@ import time
 from collections.abc import Iterator
 from types import TracebackType
 
-from agent_sandbox.errors import ArgumentError, SandboxNotFoundError
+from agent_sandbox.errors import ArgumentError, SandboxNotFoundError, SandboxUnavailableError
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.failures import os_errors
 from agent_sandbox.express.state import Instance
@@ -137,10 +138,9 @@ class Use:
         if not isinstance(error, asyncio.CancelledError):
             # The block ended by itself in the same moment: take the cancellation that is on its
             # way, so that it does not hit what follows.
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                self._task.uncancel()
+            self._task.uncancel()
             return
         if self._task.uncancel() == 0:
             raise SandboxNotFoundError from None
@@ -159,6 +159,7 @@ class Sandboxes:
         self._disk = disk
         self._living: dict[str, Sandbox] = {}
         self._endings: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     def __iter__(self) -> Iterator[Sandbox]:
         return iter(tuple(self._living.values()))
@@ -181,7 +182,10 @@ class Sandboxes:
 
         Raises:
             FileOperationError: E4006 and its other kinds: the disk refused.
+            SandboxUnavailableError: E5003: the service is ending.
         """
+        if self._closing:
+            raise SandboxUnavailableError
         sandbox_id = "i" + base64.b32encode(secrets.token_bytes(_ID_BYTES)).decode().lower()
 
         def make() -> int:
@@ -192,6 +196,9 @@ class Sandboxes:
         sandbox = Sandbox(sandbox_id, tree, template=template, metadata=metadata, owner=owner)
         self._living[sandbox_id] = sandbox
         self.set_ttl(sandbox, ttl_seconds)
+        if self._closing:  # the end began while the directory was made
+            self._begin_end(sandbox, interrupt_holders=True)
+            raise SandboxUnavailableError
         return sandbox
 
     def set_ttl(self, sandbox: Sandbox, ttl_seconds: int, *, shorten: bool = True) -> None:
@@ -216,7 +223,8 @@ class Sandboxes:
         await asyncio.wait([self._begin_end(sandbox, interrupt_holders=True)], timeout=_END_WAIT_S)
 
     async def close(self) -> None:
-        """End all sandboxes and wait until their directories are gone."""
+        """End all sandboxes, wait until their directories are gone, and make no more."""
+        self._closing = True
         for sandbox in self:
             self._begin_end(sandbox, interrupt_holders=True)
         while self._endings:

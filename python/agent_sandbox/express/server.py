@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from agent_sandbox.express.service import Service
 from agent_sandbox.express.state import default_state_dir, open_state_dir
 
 _BACKLOG = 1_024
+_DESCRIPTORS = 65_536
 _KEEP_ALIVE_S = 75
 _GRACE_S = 5
 
@@ -37,7 +39,6 @@ class ServeConfig:
         api_key_file: Keys that callers may use, one a line; blank lines and `#` lines are skipped.
         state_dir: Where sandboxes live; None for `default_state_dir()`.
         insecure: Whether a non-loopback address without keys is accepted.
-        log_level: `DEBUG`, `INFO`, `WARNING` or `ERROR`.
     """
 
     host: str = "127.0.0.1"
@@ -45,7 +46,6 @@ class ServeConfig:
     api_key_file: Path | None = None
     state_dir: Path | None = None
     insecure: bool = False
-    log_level: str = "INFO"
 
 
 def serve_tcp(config: ServeConfig) -> None:
@@ -69,12 +69,12 @@ def serve_tcp(config: ServeConfig) -> None:
     hosts = None
     if loopback and not keys:
         hosts = frozenset({"localhost", "127.0.0.1", "[::1]", url_host, config.host.lower()})
-    with _prepared(config.state_dir, config.log_level, keys=keys, hosts=hosts) as service:
+    with _prepared(config.state_dir, "INFO", keys=keys, hosts=hosts) as service:
         print(f"http://{url_host}:{bound[1]}", flush=True)
         _run(service, listener, lifeline_fd=None)
 
 
-def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None, log_level: str) -> None:
+def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None) -> None:
     """Serve on a listening unix socket until the other end of a pipe is closed.
 
     The socket's own permissions decide who may call: there are no API keys. Owns the process.
@@ -83,7 +83,6 @@ def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None, log_level: st
         fd: The listening socket.
         lifeline_fd: The reading end of a pipe that the parent keeps open.
         state_dir: Where sandboxes live; None for `default_state_dir()`.
-        log_level: A level's name.
 
     Raises:
         ConfigError: E6000, with a `reason`.
@@ -91,7 +90,7 @@ def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None, log_level: st
     listener = socket.socket(fileno=fd)
     for passed in (fd, lifeline_fd):
         os.set_inheritable(passed, False)  # the parent had to make them inheritable
-    with _prepared(state_dir, log_level, keys=(), hosts=None) as service:
+    with _prepared(state_dir, "WARNING", keys=(), hosts=None) as service:
         _run(service, listener, lifeline_fd)
 
 
@@ -105,6 +104,7 @@ def _prepared(
     uid, gid = service_ids()
     state = open_state_dir(state_dir or default_state_dir(), uid=uid, gid=gid)
     os.umask(0o022)
+    _raise_descriptor_limit()
     preload.load()
     drop_privileges(uid, gid)
     seal_imports()
@@ -158,6 +158,14 @@ class _Server(uvicorn.Server):
 
 def _ignore() -> None:
     pass
+
+
+def _raise_descriptor_limit() -> None:
+    """Use what the system allows: a sandbox takes one descriptor, a transfer up to three."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def uvicorn_config(app: object) -> uvicorn.Config:

@@ -102,6 +102,20 @@ class Watch:
             }
             return [event for raw in batch for event in self._translate(raw, doomed)]
 
+    def check_alive(self) -> None:
+        """Make sure that the watched directory still stands.
+
+        The kernel does not tell: it reports the end of a directory only when its last descriptor
+        is closed, and the watch holds one.
+
+        Raises:
+            FileMissingError: E4001.
+        """
+        top_fd = self._top.fd if self._top else -1
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{top_fd}"))
+        if os.fstat(top_fd).st_nlink == 0 or temporary_purpose(name) == "x":
+            raise FileMissingError
+
     def _translate(self, raw: inotify.RawEvent, doomed: set[int]) -> Iterator[FilesystemEvent]:
         if raw.mask & inotify.IN_Q_OVERFLOW:
             raise TransferError
@@ -111,9 +125,9 @@ class Watch:
         if raw.mask & inotify.IN_IGNORED:
             del self._directories[raw.watch]
             return
-        if raw.mask & inotify.IN_DELETE_SELF:
+        if raw.mask & inotify.IN_MOVE_SELF:
             if not directory:
-                raise FileMissingError
+                self.check_alive()
             return
         if not raw.name:
             return
@@ -148,9 +162,10 @@ class Watch:
 
     def _arrived(self, raw: inotify.RawEvent, name: str) -> Iterator[FilesystemEvent]:
         came_from = self._placing.pop(raw.cookie, None)
-        if came_from != "r":
+        told = name in self._announced
+        if came_from != "r" and not told:
             yield self._event(EventType.CREATE, name)
-        if came_from:
+        if came_from == "r" or (came_from == "n" and not told):
             yield self._event(EventType.WRITE, name)
         if raw.mask & inotify.IN_ISDIR:
             yield from self._appeared(name)
@@ -160,6 +175,8 @@ class Watch:
         if not self._recursive:
             return
         for found, mode, size in self._add(name + "/"):
+            if found in self._announced:
+                continue
             self._announced.add(found)
             yield self._event(EventType.CREATE, found)
             if stat.S_ISREG(mode) and size:
@@ -236,6 +253,14 @@ class WatchReader:
             await self._readable.wait()
         finally:
             self._loop.remove_reader(self._watch.fd)
+
+    async def check_alive(self) -> None:
+        """Make sure that the watched directory still stands.
+
+        Raises:
+            FileMissingError: E4001.
+        """
+        await self._disk.run(self._watch.check_alive)
 
     async def read(self) -> list[FilesystemEvent]:
         """Return what happened; empty where only our own temporary files moved.

@@ -31,7 +31,11 @@ def run_stdio(config: McpConfig) -> None:
 
     Whatever happens, the process ends within 1.8 s of the client's closing its side: it is ended
     hard if something does not let go, with status 0.
+
+    Raises:
+        ConfigError: E6000, settings that contradict each other.
     """
+    config.settings()
     log_to_stderr()
     redact_libraries(*PROCESS_LOGGERS)
     with diverted_stdio() as wire:
@@ -70,9 +74,11 @@ def run_http(config: McpConfig) -> None:
     """Serve Streamable HTTP until SIGINT or SIGTERM; the URL goes to standard error.
 
     Raises:
-        ConfigError: E6000, for an address beyond loopback without credentials or `insecure`.
+        ConfigError: E6000, settings that contradict each other, or an address beyond loopback
+            without `insecure`.
         OSError: The address cannot be used.
     """
+    config.settings()
     config.check_exposure()
     log_to_stderr()
     redact_libraries(*PROCESS_LOGGERS)

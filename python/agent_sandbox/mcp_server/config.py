@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 
+from agent_sandbox.client.settings import Settings
 from agent_sandbox.errors import ConfigError
 from agent_sandbox.limits import (
     DEFAULT_TTL_S,
@@ -71,6 +72,19 @@ class McpConfig:
             or not all(0 < value < float("inf") for value in positive)
         ):
             raise ConfigError
+
+    def settings(self) -> Settings:
+        """Return where the sandboxes are, by these settings and the environment.
+
+        Raises:
+            ConfigError: E6000, they contradict each other.
+        """
+        return Settings.resolve(
+            provider=self.provider,
+            api_url=self.api_url,
+            api_key=self.api_key,
+            sandbox_url=self.sandbox_url,
+        )
 
     def check_exposure(self) -> None:
         """Refuse an address that others can reach while nothing asks for credentials.

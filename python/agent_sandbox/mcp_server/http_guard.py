@@ -26,6 +26,10 @@ from agent_sandbox.mcp_server.envelopes import (
 LOOPBACK_HOSTS = ("127.0.0.1:*", "localhost:*", "[::1]:*")
 LOOPBACK_ORIGINS = tuple(f"http://{host}" for host in LOOPBACK_HOSTS)
 
+LINGER_BYTES = 16_777_216
+LINGER_S = 5.0
+"""How much, and for how long, a body that is too large is read and dropped before its answer."""
+
 WHOLLY_PARSED_BYTES = 65_536
 """Bodies up to this size are parsed to find their id; of larger ones first the ends are read."""
 
@@ -86,10 +90,9 @@ class HttpGuard:
             await self._serve_until_disconnect(scope, request, send)
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes | Response:
-        too_large = _refuse(413, "The body is too large.")
         declared = headers.get("content-length", "")
         if declared.isdecimal() and int(declared[:20]) > self._max_body_bytes:
-            return too_large
+            return await self._too_large(receive)
         chunks: list[bytes] = []
         size = 0
         with anyio.move_on_after(self._body_deadline_s):
@@ -100,19 +103,37 @@ class HttpGuard:
                 chunk: bytes = message.get("body", b"")
                 size += len(chunk)
                 if size > self._max_body_bytes:
-                    return too_large
+                    return await self._too_large(receive)
                 chunks.append(chunk)
                 if not message.get("more_body", False):
                     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
         return _refuse(408, "The body did not arrive in time.")
+
+    async def _too_large(self, receive: Receive) -> Response:
+        # Answered while the client still sends, the answer would be lost in a reset.
+        size = 0
+        with anyio.move_on_after(LINGER_S):
+            while size < LINGER_BYTES:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    break
+        return _refuse(413, "The body is too large.")
 
     async def _serve_in_session(
         self, scope: Scope, headers: Headers, request: _Request, send: Send
     ) -> None:
         answer = _FixedTexts(send)
         session_id = headers.get("mcp-session-id")
-        request_id = _request_id(request.body) if session_id is not None else None
-        if session_id is None or request_id is None:
+        if session_id is None:
+            await self._app(scope, request.receive, answer.send)
+            return
+        try:
+            request_id = _request_id(request.body)
+        except ValueError:  # the SDK would take it for a notification, and never answer
+            await _refuse(400, _FIXED_TEXTS[INVALID_PARAMS])(scope, request.receive, send)
+            return
+        if request_id is None:
             await self._app(scope, request.receive, answer.send)
             return
         key = canonical_id(request_id)
@@ -207,7 +228,11 @@ def _with_fixed_text(body: bytes) -> bytes:
 
 
 def _request_id(body: bytes) -> RequestId | None:
-    """Return the id of a request; None for everything else, which the SDK judges."""
+    """Return the id of a request; None for everything else, which the SDK judges.
+
+    Raises:
+        ValueError: It has an id that no request can have.
+    """
     if len(body) > WHOLLY_PARSED_BYTES:
         found = peek_id(body[:KEPT_BYTES], body[-KEPT_BYTES:])
         if found is not None:
@@ -216,9 +241,12 @@ def _request_id(body: bytes) -> RequestId | None:
         message = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(message, dict) or "method" not in message:
+    if not isinstance(message, dict) or not {"id", "method"} <= message.keys():
         return None
-    return readable_id(message.get("id"))
+    request_id = readable_id(message["id"])
+    if request_id is None:
+        raise ValueError
+    return request_id
 
 
 def _one_allowed(values: list[str], allowed: Sequence[str]) -> bool:

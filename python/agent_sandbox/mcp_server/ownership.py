@@ -292,6 +292,17 @@ class Registry:
         """Tell whether the scope's end destroys this sandbox."""
         return scope is not None and sandbox_id in scope.owned
 
+    async def settle_lease(self, sandbox_id: str) -> None:
+        """Let the end that the service tells next include the renewals of calls that have ended."""
+        handle = self._handles.get(sandbox_id)
+        if handle is not None:
+            await handle.lease.settle()
+
+    async def settle_leases(self) -> None:
+        """Do so for every sandbox that is known."""
+        for sandbox_id in list(self._handles):
+            await self.settle_lease(sandbox_id)
+
     def set_lease_ttl(self, sandbox_id: str, ttl_seconds: int) -> None:
         """Let later renewals of a known sandbox use another time."""
         handle = self._handles.get(sandbox_id)

@@ -10,7 +10,7 @@ import anyio
 
 from agent_sandbox import SandboxClient
 from agent_sandbox.mcp_server.config import McpConfig
-from agent_sandbox.mcp_server.logs import log
+from agent_sandbox.mcp_server.handoff import hand_off
 from agent_sandbox.mcp_server.ownership import Registry
 
 
@@ -27,13 +27,18 @@ class ServerState:
 async def open_state(config: McpConfig) -> AsyncIterator[ServerState]:
     """Open the state of one server; at the end every scope ends, in bounded time.
 
-    What is left after `shutdown_timeout_s` ends with the embedded service, or by its TTL.
+    What is not destroyed after `shutdown_timeout_s` ends with the embedded service, or is handed
+    to a process of its own.
+
+    Raises:
+        ConfigError: E6000, settings that contradict each other.
     """
+    settings = config.settings()
     client = SandboxClient(
-        provider=config.provider,
-        api_url=config.api_url,
-        api_key=config.api_key,
-        sandbox_url=config.sandbox_url,
+        provider=settings.provider,
+        api_url=settings.api_url,
+        api_key=settings.api_key,
+        sandbox_url=settings.sandbox_url,
     )
     async with client, anyio.create_task_group() as tasks:
         registry = Registry(client, config, tasks)
@@ -43,6 +48,6 @@ async def open_state(config: McpConfig) -> AsyncIterator[ServerState]:
             with anyio.CancelScope(shield=True):
                 registry.end_all()
                 left = await registry.reaper.drain(config.shutdown_timeout_s)
-            if left:
-                log.warning("%d sandboxes were not confirmed destroyed in time", len(left))
+            if left and settings.api_url is not None:
+                hand_off(settings, left)
             tasks.cancel_scope.cancel()

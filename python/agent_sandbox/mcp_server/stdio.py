@@ -173,7 +173,7 @@ class _Connection:
                     request_id = _answered_id(message)
                     if request_id is not None:
                         self._in_flight.discard(canonical_id(request_id))
-                    await _write_line(self._wire.write_fd, _to_line(message))
+                    await _write_line(self._wire.write_fd, to_line(message))
         except OSError:  # the client has closed its end
             self._end()
         finally:
@@ -186,11 +186,12 @@ _SERIALIZERS: dict[type, TypeAdapter[Any]] = {
 }
 
 
-def _to_line(message: JSONRPCMessage) -> bytes:
+def to_line(message: JSONRPCMessage) -> bytes:
+    """Return a message as a line; one that is too long becomes the error that answers it."""
     line = _SERIALIZERS[type(message)].dump_json(message, by_alias=True, exclude_unset=True)
     if len(line) <= MAX_STDIO_LINE_BYTES:
         return line + b"\n"
-    return _to_line(error_answer(INTERNAL_ERROR, _LONG_ANSWER, _answered_id(message)))
+    return to_line(error_answer(INTERNAL_ERROR, _LONG_ANSWER, _answered_id(message)))
 
 
 def _answered_id(message: JSONRPCMessage) -> RequestId | None:

@@ -211,6 +211,13 @@ def _enum_reader(members: type[enum.StrEnum]) -> BeforeValidator:
     return BeforeValidator(read)
 
 
+def _number(value: Any) -> Any:
+    """Refuse true and false, which pydantic would take for 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError("a number is expected")
+    return value
+
+
 _Int64 = Annotated[int, PlainSerializer(str, return_type=str, when_used="json")]
 
 
@@ -273,7 +280,7 @@ class ListDirRequest(_Proto):
     """
 
     path: str = ""
-    depth: int = Field(default=0, ge=0, le=0xFFFF_FFFF)
+    depth: Annotated[int, BeforeValidator(_number)] = Field(default=0, ge=0, le=0xFFFF_FFFF)
 
 
 class EntryResponse(_Proto):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from agent_sandbox.client._answers import READ, STREAM_END, Failures, require_identity
+from agent_sandbox.client._answers import READ, STREAM_END, named_error, require_identity
 from agent_sandbox.client._calls import Call, Decoder, Head, Operation, Sink, exchange
 from agent_sandbox.client._sinks import Bounded
 from agent_sandbox.errors import (
@@ -97,9 +97,9 @@ def watch(path: str, *, recursive: bool) -> Call[Decoder[FileEvent]]:
     )
 
 
-def _unary(method: str, body: bytes, answer: type[M], failures: Failures = READ) -> Operation[M]:
+def _unary(method: str, body: bytes, answer: type[M]) -> Operation[M]:
     def accept(head: Head) -> Sink[bytes]:
-        failures.check(head, 200)
+        READ.check(head, 200)
         require_identity(head)
         return Bounded(MAX_ANSWER_BYTES, over=_too_long)
 
@@ -169,13 +169,18 @@ _EVENTS = {
 def _events(head: Head) -> Decoder[FileEvent]:
     READ.check(head, 200)
     require_identity(head)
-    return _Events()
+    return _Events(named_error(head))
 
 
 class _Events:
-    """Turns a stream of envelopes into changes; a watch has no good end but its closing."""
+    """Turns a stream of envelopes into changes; a watch has no good end but its closing.
 
-    def __init__(self) -> None:
+    Args:
+        named: The error that the head names, which counts if the stream then ends with one.
+    """
+
+    def __init__(self, named: type[AgentSandboxError] | None) -> None:
+        self._named = named
         self.started = False
         self._envelopes = connect.EnvelopeDecoder(broken=TransferError)
 
@@ -188,7 +193,7 @@ class _Events:
         for envelope in envelopes:
             if envelope.end:
                 if error := self._envelopes.end_error(envelope):
-                    raise STREAM_END.get(error.connect_code, TransferError)
+                    raise self._named or STREAM_END.get(error.connect_code, TransferError)
                 continue
             try:
                 message = e2b.WatchDirResponse.model_validate_json(envelope.data)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import agent_sandbox
@@ -26,6 +27,9 @@ from agent_sandbox.limits import CLOSE_TIMEOUT_S
 
 _BACKLOG = 1024
 """Connections that may wait while the child starts: nobody polls for its readiness."""
+
+_SETTLED_S = 60.0
+"""A socket that was bound a moment ago may not be listening yet."""
 
 _MAX_SOCKET_PATH_BYTES = 100
 """`sun_path` holds 108."""
@@ -206,9 +210,25 @@ def _environment() -> dict[str, str]:
 def _short_directory() -> Path:
     """Make a directory of mode 0700 whose sockets have a path that is short enough."""
     base = tempfile.gettempdir()
+    _sweep(Path(base))
     if len(os.fsencode(base)) + len("/asb-12345678/s") > _MAX_SOCKET_PATH_BYTES:
         base = "/tmp"  # noqa: S108 - mkdtemp makes an unguessable name of mode 0700 in it
     return Path(tempfile.mkdtemp(prefix="asb-", dir=base))
+
+
+def _sweep(base: Path) -> None:
+    """Remove the directories of processes that were killed before they could."""
+    for socket_path in base.glob("asb-*/s"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            found = socket_path.lstat()
+            young = time.time() - found.st_mtime < _SETTLED_S
+            if found.st_uid != os.geteuid() or young:
+                continue
+            probe.setblocking(False)
+            try:
+                probe.connect(str(socket_path))
+            except ConnectionRefusedError:  # nobody listens, and nobody ever will again
+                shutil.rmtree(socket_path.parent, ignore_errors=True)
 
 
 _service = _Service()

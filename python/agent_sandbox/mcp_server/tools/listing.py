@@ -29,7 +29,7 @@ async def list_files(call: Call, arguments: PathArguments) -> Fields:
         call.use, arguments.sandbox_id, list_directory, TransferTimeoutError
     )
     entries = [_entry(info) for info in sorted(found, key=lambda info: info.name)]
-    kept = _fitting(entries)
+    kept = fitting(entries)
     return call.file_fields(path=path, entries=kept, omitted_entries=len(entries) - len(kept))
 
 
@@ -51,7 +51,8 @@ def _sendable(name: str) -> str:
     return name.encode("utf-8", "replace").decode()
 
 
-def _fitting(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def fitting(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first entries, as many as an answer holds."""
     size = 0
     for count, entry in enumerate(entries):
         size += len(to_json(entry).encode()) + 1

@@ -34,6 +34,7 @@ async def create_sandbox(call: Call, arguments: CreateSandboxArguments) -> Field
 async def list_sandboxes(call: Call, _arguments: NoArguments) -> Fields:
     """List what the provider knows."""
     with _limit(call):
+        await call.registry.settle_leases()
         found = list(await call.state.client.list())
     return {"success": True, "sandboxes": [_about(call, info) for info in found]}
 
@@ -42,6 +43,7 @@ async def get_sandbox(call: Call, arguments: SandboxArguments) -> Fields:
     """Look at one sandbox without touching it."""
     check_sandbox_id(arguments.sandbox_id)
     with _limit(call):
+        await call.registry.settle_lease(arguments.sandbox_id)
         info = await call.state.client.info(arguments.sandbox_id)
     return {"success": True, **_about(call, info)}
 
@@ -50,6 +52,8 @@ async def set_sandbox_ttl(call: Call, arguments: SetTtlArguments) -> Fields:
     """Set the end of a sandbox from now on, sooner or later than it was."""
     check_sandbox_id(arguments.sandbox_id)
     with _limit(call):
+        # Before, not after: a renewal of an earlier call must not undo a shorter time.
+        await call.registry.settle_lease(arguments.sandbox_id)
         await call.state.client.set_ttl(arguments.sandbox_id, arguments.ttl_seconds)
     call.registry.set_lease_ttl(arguments.sandbox_id, arguments.ttl_seconds)
     return {

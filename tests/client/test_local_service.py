@@ -1,0 +1,260 @@
+"""The embedded service: its socket, its child, its life and its end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.express import wait_until
+
+import agent_sandbox
+import agent_sandbox.sync
+from agent_sandbox.client.providers import local
+from agent_sandbox.models import SandboxUnavailableError
+
+VARIABLES = {
+    "AGENT_SANDBOX_PROVIDER",
+    "AGENT_SANDBOX_API_URL",
+    "AGENT_SANDBOX_API_KEY",
+    "AGENT_SANDBOX_URL",
+}
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+# --- The embedded service ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def service() -> Iterator[Any]:
+    """The process-wide service, stopped before and after."""
+    local.stop()
+    yield local._service
+    local.stop()
+
+
+def test_the_socket_is_private_and_goes_with_the_service(service: Any) -> None:
+    with agent_sandbox.sync.Sandbox.create() as sandbox:
+        sandbox.files.write("/tmp/a", b"x")
+        path = Path(service.ready())
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        child = service._child.pid
+    local.stop()
+    assert not path.parent.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_a_new_service_is_started_when_the_old_one_was_stopped(service: Any) -> None:
+    with agent_sandbox.sync.SandboxClient() as client:
+        first = client.create()
+        pid = service._child.pid
+        local.stop()
+        second = client.create()
+        assert service._child.pid != pid
+        second.files.write("/tmp/a", b"x")
+        with pytest.raises(agent_sandbox.AgentSandboxError):
+            first.files.read_bytes("/tmp/a")
+
+
+async def test_a_dead_child_is_an_unavailable_sandbox_and_the_next_create_works(
+    surface: str, service: Any
+) -> None:
+    if surface == "async":
+        async with agent_sandbox.SandboxClient() as client:
+            sandbox = await client.create()
+            await sandbox.files.write("/tmp/a", b"x")
+            _kill(service)
+            for _ in range(3):
+                with pytest.raises(SandboxUnavailableError):
+                    await sandbox.files.read_bytes("/tmp/a", max_bytes=1)
+            other = await client.create()
+            await other.files.write("/tmp/a", b"y")
+            assert await other.files.read_bytes("/tmp/a", max_bytes=1) == b"y"
+    else:
+        with agent_sandbox.sync.SandboxClient() as blocking:
+            box = blocking.create()
+            box.files.write("/tmp/a", b"x")
+            _kill(service)
+            for _ in range(3):
+                with pytest.raises(SandboxUnavailableError):
+                    box.files.read_bytes("/tmp/a", max_bytes=1)
+            blocking.create().files.write("/tmp/a", b"y")
+
+
+def _kill(service: Any) -> None:
+    child = service._child
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(10)
+
+
+def test_a_child_that_cannot_start_is_an_unavailable_service(
+    service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        local, "_command", lambda *fds: [sys.executable, "-c", "raise SystemExit(1)"]
+    )
+    with agent_sandbox.sync.SandboxClient() as client, pytest.raises(SandboxUnavailableError):
+        client.create(deadline_s=10)
+    monkeypatch.setattr(local, "_command", lambda *fds: ["/nonexistent"])
+    with agent_sandbox.sync.SandboxClient() as client, pytest.raises(SandboxUnavailableError):
+        client.create(deadline_s=10)
+
+
+def test_the_child_sees_nothing_of_our_environment_that_it_does_not_need(
+    service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_SECRET", "canary")
+    monkeypatch.setenv("AGENT_SANDBOX_API_KEY", "canary")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with agent_sandbox.sync.Sandbox.create(provider="local"):
+        raw = subprocess.run(
+            ["cat", f"/proc/{service._child.pid}/environ"], capture_output=True, check=False
+        ).stdout
+        assert b"canary" not in raw
+        names = {item.split(b"=")[0].decode() for item in raw.split(b"\0") if item}
+        assert names <= local._PASSED_ON
+
+
+def test_a_directory_that_a_killed_process_left_is_swept(
+    service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+    import tempfile
+
+    base = Path(tempfile.mkdtemp(prefix="x"))
+    monkeypatch.setattr(tempfile, "tempdir", str(base))
+    stale, live, young = base / "asb-stale", base / "asb-live", base / "asb-young"
+    sockets = []
+    for folder in (stale, live, young):
+        folder.mkdir()
+        sock = socket.socket(socket.AF_UNIX)
+        sock.bind(str(folder / "s"))
+        if folder is live:
+            sock.listen()
+        if folder is not young:
+            os.utime(folder / "s", (0, 0))
+        sockets.append(sock)
+    with agent_sandbox.sync.Sandbox.create():
+        assert not stale.exists()
+        assert live.exists()
+        assert young.exists()
+    for sock in sockets:
+        sock.close()
+    local.stop()
+    subprocess.run(["rm", "-r", str(base)], check=True)
+
+
+# --- The process around it --------------------------------------------------------------------
+
+
+def run(code: str, *, warnings: str = "error") -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    return subprocess.run(
+        [sys.executable, "-W", warnings, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=kept,
+        check=False,
+    )
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize("ending", ["", "os._exit(3)", "os.kill(os.getpid(), 9)"])
+def test_the_service_ends_with_its_process_however_that_ends(ending: str) -> None:
+    done = run(
+        f"""
+        import os
+        from agent_sandbox.sync import Sandbox
+        from agent_sandbox.client.providers import local
+        sandbox = Sandbox.create()
+        sandbox.files.write("/tmp/a", b"x")
+        print(local._service._child.pid, local._service.ready(), flush=True)
+        {ending}
+    """,
+        warnings="ignore",  # the program closes nothing: that is the case
+    )
+    assert done.stderr == ""
+    pid, path = done.stdout.split()
+    wait_until(lambda: _gone(int(pid)), 15)
+    if not ending:
+        assert not Path(path).parent.exists()
+
+
+def test_a_forked_child_gets_a_service_of_its_own_and_never_the_parents() -> None:
+    done = run("""
+        import os, sys, warnings
+        from agent_sandbox.sync import Sandbox, SandboxClient
+        from agent_sandbox.client.providers import local
+        from agent_sandbox.errors import SandboxUnavailableError
+        client = SandboxClient()
+        sandbox = client.create()
+        sandbox.files.write("/tmp/a", b"parent")
+        parent = local._service._child.pid
+        pid = os.fork()
+        if pid == 0:
+            assert local._service.ready() is None
+            try:
+                sandbox.files.read_bytes("/tmp/a", max_bytes=10)
+            except SandboxUnavailableError:
+                pass
+            else:
+                os._exit(1)
+            mine = client.create()
+            mine.files.write("/tmp/a", b"child")
+            ok = mine.files.read_bytes("/tmp/a", max_bytes=10) == b"child"
+            ok = ok and local._service._child.pid != parent
+            client.close()
+            local.stop()
+            os._exit(0 if ok else 2)
+        _, status = os.waitpid(pid, 0)
+        assert status == 0, status
+        assert sandbox.files.read_bytes("/tmp/a", max_bytes=10) == b"parent"
+        assert local._service._child.poll() is None
+        client.close()
+        print("done")
+    """)
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_a_module_in_the_working_directory_is_not_imported_by_the_child(tmp_path: Path) -> None:
+    (tmp_path / "uvicorn.py").write_text("raise SystemExit('taken over')")
+    done = run(f"""
+        import os
+        os.chdir({str(tmp_path)!r})
+        from agent_sandbox.sync import Sandbox
+        with Sandbox.create():
+            pass
+    """)
+    assert done.stderr == ""
+
+
+async def test_nothing_is_left_open_after_the_last_client(service: Any) -> None:
+    """ResourceWarnings are errors here: sockets, transports and processes are closed."""
+    for _ in range(3):
+        async with await agent_sandbox.Sandbox.create() as sandbox:
+            await sandbox.files.write("/tmp/a", b"x")
+        with agent_sandbox.sync.Sandbox.create() as twin:
+            twin.files.write("/tmp/a", b"x")
+    gc.collect()

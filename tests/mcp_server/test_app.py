@@ -1,0 +1,76 @@
+"""The blocking entry points."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+from tests.support.mcp_servers import environment
+
+from agent_sandbox.errors import ConfigError
+from agent_sandbox.mcp_server.app import run_http, run_stdio
+from agent_sandbox.mcp_server.config import McpConfig, is_loopback
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
+def test_an_address_that_others_reach_is_refused_without_credentials(host: str) -> None:
+    with pytest.raises(ConfigError):
+        run_http(McpConfig(host=host, port=0))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_a_loopback_address_is_ours_alone(host: str) -> None:
+    assert is_loopback(host)
+    McpConfig(host=host).check_exposure()
+
+
+def test_settings_that_contradict_each_other_are_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("AGENT_SANDBOX_API_URL", raising=False)
+    for run in (run_http, run_stdio):
+        with pytest.raises(ConfigError):
+            run(McpConfig(provider="express", port=0))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ttl_seconds": 0},
+        {"ttl_seconds": 86_401},
+        {"port": -1},
+        {"port": 65_536},
+        {"idle_timeout_s": 0},
+        {"body_deadline_s": float("nan")},
+        {"transfer_timeout_s": float("inf")},
+    ],
+)
+def test_a_setting_out_of_range_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        McpConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_key_is_in_no_repr() -> None:
+    assert "secret" not in repr(McpConfig(api_key="secret"))
+
+
+def test_a_port_in_use_is_an_os_error() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match="in use"):
+            run_http(McpConfig(port=taken.getsockname()[1]))
+
+
+def test_the_module_is_a_stdio_server_that_ends_with_its_input() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_sandbox.mcp_server"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment(),
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -1,0 +1,114 @@
+"""What the server tells about its tools, and that results and arguments keep to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from mcp.shared.tool_name_validation import validate_tool_name
+
+from agent_sandbox.errors import TABLE, AgentSandboxError, ArgumentError
+from agent_sandbox.mcp_server.arguments import parse
+from agent_sandbox.mcp_server.failures import failure
+from agent_sandbox.mcp_server.tool import SandboxTool
+from agent_sandbox.mcp_server.tools import ALL_TOOLS
+
+BY_NAME = {tool.name: tool for tool in ALL_TOOLS}
+ADOPTING = {"upload_file", "download_file", "read_file", "write_file", "list_files"}
+
+EXAMPLES: dict[str, list[dict[str, Any]]] = {
+    "create_sandbox": [{}, {"ttl_seconds": 1}, {"ttl_seconds": 86400}],
+    "list_sandboxes": [{}],
+    "get_sandbox": [{"sandbox_id": "x"}],
+    "set_sandbox_ttl": [{"sandbox_id": "x", "ttl_seconds": 5}],
+    "kill_sandbox": [{"sandbox_id": "x" * 256}],
+    "upload_file": [
+        {"path": "/x", "content_base64": ""},
+        {
+            "path": "/x",
+            "content_base64": "AP8=",
+            "size_bytes": 0,
+            "sha256": "a" * 64,
+            "sandbox_id": "x",
+        },
+    ],
+    "download_file": [{"path": "/x"}, {"path": "/x", "sandbox_id": "x"}],
+    "read_file": [{"path": "/x"}],
+    "write_file": [{"path": "/x", "content": ""}],
+    "list_files": [{"path": "/"}],
+}
+
+tools = pytest.mark.parametrize("tool", ALL_TOOLS, ids=lambda tool: tool.name)
+
+
+def test_the_tools_are_those_of_the_contract() -> None:
+    assert [tool.name for tool in ALL_TOOLS] == list(EXAMPLES)
+
+
+@tools
+def test_a_tool_says_what_it_is(tool: SandboxTool) -> None:
+    assert validate_tool_name(tool.name).is_valid
+    assert tool.title
+    assert len(tool.description) > 80
+    assert tool.annotations is not None
+    assert tool.annotations.title == tool.title
+    assert tool.annotations.open_world_hint is False
+    assert tool.annotations.read_only_hint is (tool.name in {"list_sandboxes", "get_sandbox"})
+    destructive = {"upload_file", "write_file", "kill_sandbox"}
+    assert tool.annotations.destructive_hint is (tool.name in destructive)
+    assert tool.annotations.idempotent_hint is (tool.name != "create_sandbox")
+    adopts = "Naming a sandbox_id makes this session its owner" in tool.description
+    assert adopts is (tool.name in ADOPTING)
+    if adopts:
+        assert "destroyed when the session ends" in tool.description
+        assert "finish all uses" in tool.description
+
+
+@tools
+def test_its_schemas_are_valid_and_closed(tool: SandboxTool) -> None:
+    for schema in (tool.parameters, tool.output_schema or {}):
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert schema["type"] == "object"
+    assert tool.parameters["additionalProperties"] is False
+    assert [branch["additionalProperties"] for branch in (tool.output_schema or {})["oneOf"]] == [
+        False,
+        False,
+    ]
+
+
+@tools
+def test_model_and_schema_agree_about_every_argument(tool: SandboxTool) -> None:
+    fields = tool.arguments_type.model_fields
+    assert set(fields) == set(tool.parameters["properties"])
+    required = {name for name, field in fields.items() if field.is_required()}
+    assert required == set(tool.parameters["required"])
+    validator = jsonschema.Draft202012Validator(tool.parameters)
+    for good in EXAMPLES[tool.name]:
+        validator.validate(good)
+        parse(tool.arguments_type, good)
+        mutants = [{**good, "unknown": 1}, *({**good, name: None} for name in fields)]
+        mutants += [{**good, name: [good.get(name)]} for name in fields]
+        mutants += [{k: v for k, v in good.items() if k != name} for name in required]
+        for mutant in mutants:
+            assert not validator.is_valid(mutant)
+            with pytest.raises(ArgumentError):
+                parse(tool.arguments_type, mutant)
+
+
+@tools
+@pytest.mark.parametrize("error", TABLE, ids=lambda error: error.__name__)
+def test_every_failure_fits_the_output_schema(
+    tool: SandboxTool, error: type[AgentSandboxError]
+) -> None:
+    instance = error.__new__(error)
+    for sandbox_id in (None, "x"):
+        fields = failure(instance, sandbox_id)
+        jsonschema.validate(fields, tool.output_schema or {})
+
+
+@tools
+def test_half_a_success_fits_no_output_schema(tool: SandboxTool) -> None:
+    validator = jsonschema.Draft202012Validator(tool.output_schema or {})
+    for wrong in ({}, {"success": True}, {"success": False}, {"error": "x"}):
+        assert not validator.is_valid(wrong)

@@ -34,6 +34,8 @@ HOMES = {
     "starlette": {"express", "uploads", "mcp_server"},
     "uvicorn": {"express", "uploads", "mcp_server"},
     "python_multipart": {"express"},
+    "asyncpg": {"uploads"},
+    "obstore": {"uploads"},
     "httpx2": {"client"},
     "httpx": {"client"},
     "httpcore2": {"client"},

@@ -508,7 +508,7 @@ class UploadNotReadyError(
 
     state: str
 
-    def __init__(self, state: str) -> None:
+    def __init__(self, state: str = "") -> None:
         super().__init__(state=state)
 
 
@@ -583,7 +583,7 @@ class UploadConflictError(
 
     state: str
 
-    def __init__(self, state: str) -> None:
+    def __init__(self, state: str = "") -> None:
         super().__init__(state=state)
 
 
@@ -617,7 +617,7 @@ class UploadQuotaError(
 
     quota: str
 
-    def __init__(self, quota: str) -> None:
+    def __init__(self, quota: str = "") -> None:
         super().__init__(quota=quota)
 
 
@@ -637,7 +637,7 @@ class UploadRateError(
 
     retry_after_s: int
 
-    def __init__(self, retry_after_s: int) -> None:
+    def __init__(self, retry_after_s: int = 1) -> None:
         super().__init__(retry_after_s=retry_after_s)
 
 
@@ -660,7 +660,7 @@ class UploadOutcomeUnknownError(
 
     state: str
 
-    def __init__(self, state: str) -> None:
+    def __init__(self, state: str = "") -> None:
         super().__init__(state=state)
 
 

@@ -38,7 +38,7 @@ async def test_everything_is_private_and_no_temporary_file_is_left(tmp_path: Pat
 
 async def test_short_writes_are_invisible(tmp_path: Path, monkeypatch: Any) -> None:
     real = os.write
-    monkeypatch.setattr(local.os, "writev", lambda fd, parts: real(fd, bytes(parts[0][:3])))
+    monkeypatch.setattr(os, "writev", lambda fd, parts: real(fd, bytes(parts[0][:3])))
     blobs = LocalBlobs(tmp_path)
     writer = await blobs.begin(KEY, 10)
     await writer.write([b"0123456789"])
@@ -69,7 +69,7 @@ async def test_a_fault_of_the_disk_leaves_neither_object_nor_temporary_file(
         calls.append(arguments)
         raise OSError(number, "a path that must not be shown")
 
-    monkeypatch.setattr(local.os, call, fails)
+    monkeypatch.setattr(os, call, fails)
     with pytest.raises(error) as refusal:
         await put(writer, b"x")
     await writer.abort()

@@ -83,7 +83,7 @@ class PostgresStore(SqlStore):
         busy_timeout_s: Longest wait for a connection, and for a statement.
     """
 
-    def __init__(self, dsn: str, *, pool_size: int = 10, busy_timeout_s: float = 5.0) -> None:
+    def __init__(self, dsn: str, *, pool_size: int = 20, busy_timeout_s: float = 5.0) -> None:
         self._dsn = dsn
         self._pool_size = pool_size
         self._busy_timeout_s = busy_timeout_s

@@ -46,6 +46,14 @@ class SqlStore(abc.ABC):
         """
 
     @abc.abstractmethod
+    async def migrate(self) -> None:
+        """Bring the schema to this version."""
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Close all connections."""
+
+    @abc.abstractmethod
     async def known_keys(self, keys: Sequence[str]) -> set[str]:
         """Return those object keys that a row refers to."""
 

@@ -1,7 +1,7 @@
 """A replica of the upload service in a process of its own, for races and crashes.
 
-`python -m tests.support.upload_worker '{"store": ..., "blobs": ..., "do": ...}'` prints one JSON
-line for each thing it did.
+`python -m tests.support.upload_worker` reads its job as one JSON line (`store`, `blobs`, `do`, ...)
+and prints one JSON line for each thing it did.
 """
 
 from __future__ import annotations
@@ -79,4 +79,4 @@ async def main(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(json.loads(sys.argv[1])))
+    asyncio.run(main(json.loads(sys.stdin.readline())))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,9 +49,9 @@ class Disk:
         done = await anyio.run_process(
             [
                 strace, "-f", "-qq", "-o", "/dev/null", "-e", f"inject={inject}",
-                sys.executable, "-m", "tests.support.upload_worker", json.dumps(job),
+                sys.executable, "-m", "tests.support.upload_worker",
             ],
-            stdin=subprocess.DEVNULL, check=False, cwd=ROOT,
+            input=(json.dumps(job) + "\n").encode(), check=False, cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONDONTWRITEBYTECODE": "1"},
         )  # fmt: skip
         lines = [json.loads(line) for line in done.stdout.splitlines()]

@@ -20,15 +20,19 @@ ROOT = Path(__file__).parents[3]
 
 
 def start(job: dict[str, Any]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.upload_worker", json.dumps(job)],
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.upload_worker"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
     )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(job) + "\n")
+    process.stdin.flush()
+    return process
 
 
-def said(process: subprocess.Popen[str], go: bool = False) -> list[dict[str, Any]]:
-    out, _ = process.communicate("go\n" if go else None, timeout=240)
+def said(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    out, _ = process.communicate(timeout=600)
     assert process.returncode == 0
     return [line for line in map(json.loads, out.splitlines()) if "ready" not in line]
 

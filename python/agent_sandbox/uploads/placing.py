@@ -19,6 +19,7 @@ from agent_sandbox.errors import (
 )
 from agent_sandbox.uploads import secrets
 from agent_sandbox.uploads.core import POLL_S, Core, raise_ended, stored_upload, verified
+from agent_sandbox.uploads.endings import to_its_end
 from agent_sandbox.uploads.models import (
     Charge,
     Placed,
@@ -151,14 +152,11 @@ async def _use(
         definite = isinstance(error, AgentSandboxError) and not isinstance(error, _UNKNOWN)
         if begun and not definite:
             phase = Phase.UNKNOWN
-        with anyio.CancelScope(shield=True):
-            await _end(core, session, phase, error)
+        await to_its_end(_end(core, session, phase, error))
         if isinstance(error, UploadTimeoutError):
             raise UploadOutcomeUnknownError(str(State.PLACING)) from None
         raise
-    with anyio.CancelScope(shield=True):
-        placed = await _record(core, session, result)
-    return placed
+    return await to_its_end(_record(core, session, result))
 
 
 async def _end(core: Core, session: UploadSession, phase: Phase, error: BaseException) -> None:

@@ -23,6 +23,7 @@ from agent_sandbox.errors import (
 )
 from agent_sandbox.uploads.blobs import BlobWriter
 from agent_sandbox.uploads.core import Core, raise_ended, stored_upload
+from agent_sandbox.uploads.endings import to_its_end
 from agent_sandbox.uploads.models import Attempt, StoredUpload, UploadSession
 from agent_sandbox.uploads.states import State
 
@@ -50,18 +51,14 @@ async def receive(
         if deadline.cancelled_caught:
             raise UploadBodyTimeoutError
         _check(attempt.session, count, sha256)
-        with anyio.CancelScope(shield=True):
-            recorded = await core.store.record_received(
-                attempt.session.upload_id, attempt=attempt.token, size_bytes=count, sha256=sha256
-            )
+        recorded = await core.store.record_received(
+            attempt.session.upload_id, attempt=attempt.token, size_bytes=count, sha256=sha256
+        )
     except BaseException as error:
-        with anyio.CancelScope(shield=True):
-            await _fail(core, attempt, writer, error)
+        await to_its_end(_fail(core, attempt, writer, error))
         raise
     # From here on the file may exist: nothing is cut short, and every wait below is bounded.
-    with anyio.CancelScope(shield=True):
-        stored = await _publish(core, attempt, writer, recorded)
-    return stored
+    return await to_its_end(_publish(core, attempt, writer, recorded))
 
 
 def _check(session: UploadSession, count: int, sha256: str) -> None:
@@ -104,22 +101,26 @@ async def _pump(
                 least, most = _BATCH_BYTES
                 if gathered >= min(most, max(least, GATHERED_BYTES // (2 * active.count))):
                     if under_way is not None:
-                        await under_way
+                        await asyncio.wait([under_way])  # unlike await, cancels nothing
+                        under_way.result()
                     under_way = asyncio.create_task(store(batch))
                     batch, gathered = [], 0
             if under_way is not None:
-                await under_way
+                await asyncio.wait([under_way])
+                under_way.result()
             if batch:
                 await store(batch)
     finally:
         if under_way is not None:
-            if not under_way.done():
-                # A thread cannot be stopped; the file must not be dropped under its hands.
-                with anyio.CancelScope(shield=True):
-                    await asyncio.wait([under_way])
-            if not under_way.cancelled():
-                under_way.exception()  # looked at: the first error is the one that is raised
+            # A thread cannot be stopped; the file must not be dropped under its hands.
+            await to_its_end(_settled(under_way))
     return count, digest.hexdigest()
+
+
+async def _settled(task: asyncio.Task[None]) -> None:
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # looked at: the first error is the one that is raised
 
 
 async def _fail(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterable, Mapping
+from typing import NoReturn
 
 import anyio
 
 from agent_sandbox.errors import (
     UploadConflictError,
+    UploadError,
     UploadNotFoundError,
     UploadNotReadyError,
     UploadOutcomeUnknownError,
@@ -37,6 +40,8 @@ from agent_sandbox.uploads.models import (
 from agent_sandbox.uploads.rates import RateLimit
 from agent_sandbox.uploads.states import Answer, Event, State, answer
 from agent_sandbox.uploads.store import NewSession, UploadStore
+
+_log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _TRIES = 3
@@ -347,6 +352,18 @@ class UploadService:
         Harmless at any time and in any number. What fails is left for the next sweep.
         """
         return await upkeep.sweep(self._core)
+
+    async def run_upkeep(self, every_s: float = 300.0) -> NoReturn:
+        """Sweep at once and then for ever, at this interval; end it by cancelling.
+
+        A sweep that fails is logged, and the next one makes up for it.
+        """
+        while True:
+            try:
+                await self.sweep()
+            except UploadError as error:
+                _log.warning("the sweep of uploads failed (%s)", error.code)
+            await anyio.sleep(every_s)
 
     def counts(self) -> Mapping[tuple[str, str], int]:
         """Return how often each (action, state after it) happened in this process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import anyio
@@ -11,6 +12,7 @@ from tests.support.upload_parts import (
     FOREIGN,
     ME,
     OTHER,
+    START_MS,
     BlobFaults,
     Database,
     Sink,
@@ -299,3 +301,16 @@ async def test_two_replicas_on_one_key_serve_any_request(
     )
     with pytest.raises(UploadNotFoundError):
         await stranger.authorise(session.upload_id, session.endpoint, secret)
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+async def test_a_replica_whose_host_clock_is_wrong_changes_nothing(
+    service: UploadService, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    real, real_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: real() + hours * 3_600)
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + hours * 3_600 * 10**9)
+    session, secret = await service.create(ME, "a", 5)
+    assert session.put_by_unix_ms == START_MS + 600_000
+    await put(service, session, secret, b"bytes")
+    assert (await service.place(ME, session.upload_id, Sink(), "/a")).result

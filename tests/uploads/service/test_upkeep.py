@@ -10,7 +10,8 @@ import anyio
 import pytest
 from tests.support.upload_parts import ME, BlobFaults, Database, Sink, chunked, config, sha256
 
-from agent_sandbox.errors import UploadExpiredError, UploadNotFoundError
+from agent_sandbox.errors import UploadBusyError, UploadExpiredError, UploadNotFoundError
+from agent_sandbox.uploads.audit import AuditEvent
 from agent_sandbox.uploads.models import UploadSession
 from agent_sandbox.uploads.service import UploadService
 from agent_sandbox.uploads.states import State
@@ -176,3 +177,33 @@ async def test_sweepers_placers_and_revokers_at_once_leave_nothing_half_done(
         assert sink.written.get(f"/{name}") == (DATA if placed else None)
     await service.sweep()
     assert await objects(faults) == []
+
+
+async def test_the_upkeep_sweeps_again_after_a_sweep_that_failed(
+    database: Database, faults: BlobFaults
+) -> None:
+    expired = anyio.Event()
+
+    def observe(event: AuditEvent) -> None:
+        if event.action == "expire":
+            expired.set()
+
+    service = UploadService(config(), database.store, faults, observer=observe)
+    await service.create(ME, "a", 1)
+    await database.advance(600_000)
+    real = database.store.expire
+    failed: list[bool] = []
+
+    async def expire(*, keep_ms: int) -> list[UploadSession]:
+        if not failed:
+            failed.append(True)
+            raise UploadBusyError
+        return await real(keep_ms=keep_ms)
+
+    database.store.expire = expire  # type: ignore[method-assign]  # the fault
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(service.run_upkeep, 0.01)
+            await expired.wait()
+            group.cancel_scope.cancel()
+    assert failed

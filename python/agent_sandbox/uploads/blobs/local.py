@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import anyio
 from anyio.to_thread import run_sync
 
 from agent_sandbox.errors import UploadStorageError, UploadStorageFullError
 from agent_sandbox.uploads.blobs import READ_BYTES
+from agent_sandbox.uploads.endings import to_its_end
 
 _TEMPORARY = "incoming"
 _MOST_PARTS = 512
@@ -56,17 +56,15 @@ class LocalWriter:
 
     async def write(self, parts: Sequence[bytes], also: Callable[[], None] | None = None) -> None:
         """Append some chunks."""
-        await run_sync(self._write, parts, also)
+        await to_its_end(run_sync(self._write, parts, also))
 
     async def commit(self) -> None:
         """Sync the file, link it to its name, sync the directory."""
-        with anyio.CancelScope(shield=True):
-            await run_sync(self._commit)
+        await to_its_end(run_sync(self._commit))
 
     async def abort(self) -> None:
         """Drop the temporary file."""
-        with anyio.CancelScope(shield=True):
-            await run_sync(self._drop)
+        await to_its_end(run_sync(self._drop))
 
     def begin(self) -> LocalWriter:
         """Make the temporary file."""
@@ -166,7 +164,7 @@ class LocalBlobs:
 
     async def begin(self, key: str, size_bytes: int) -> LocalWriter:
         """Start an object; `size_bytes` is not needed here."""
-        return await run_sync(LocalWriter(self._root, key).begin)
+        return await to_its_end(run_sync(LocalWriter(self._root, key).begin))
 
     async def open(self, key: str) -> LocalReader | None:
         """Open an object, None if there is none."""

@@ -18,6 +18,7 @@ import anyio
 import asyncpg  # type: ignore[import-untyped]  # it ships no types
 
 from agent_sandbox.errors import UploadBusyError, UploadOutcomeUnknownError
+from agent_sandbox.uploads.endings import to_its_end
 from agent_sandbox.uploads.store.sql import Row, SqlStore, keys_json
 from agent_sandbox.uploads.store.statements import MIGRATIONS
 
@@ -142,14 +143,16 @@ class PostgresStore(SqlStore):
         return await self._transaction(steps, lock)
 
     async def _transaction(self, steps: Any, lock: str | None) -> list[Row]:
-        # Shielded: a cancelled task still learns how its commit ended. Every wait is bounded.
-        with anyio.CancelScope(shield=True):
-            for turn in range(_TRIES):
-                try:
-                    return await self._attempt(steps, lock)
-                except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
-                    # PostgreSQL undid the whole transaction; it may be run again.
-                    await asyncio.sleep(0.01 * 2**turn)
+        # A cancelled task still learns how its commit ended. Every wait is bounded.
+        return await to_its_end(self._tries(steps, lock))
+
+    async def _tries(self, steps: Any, lock: str | None) -> list[Row]:
+        for turn in range(_TRIES):
+            try:
+                return await self._attempt(steps, lock)
+            except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
+                # PostgreSQL undid the whole transaction; it may be run again.
+                await asyncio.sleep(0.01 * 2**turn)
         raise UploadBusyError
 
     async def _attempt(self, steps: Any, lock: str | None) -> list[Row]:

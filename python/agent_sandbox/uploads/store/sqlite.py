@@ -18,6 +18,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from agent_sandbox.errors import UploadBusyError, UploadError, UploadOutcomeUnknownError
+from agent_sandbox.uploads.endings import to_its_end
 from agent_sandbox.uploads.store.sql import Row, SqlStore, keys_json
 from agent_sandbox.uploads.store.statements import MIGRATIONS
 
@@ -73,12 +74,11 @@ class SqliteStore(SqlStore):
 
     async def migrate(self) -> None:
         """Bring the schema to this version."""
-        await run_sync(self._migrate, limiter=self._turn)
+        await to_its_end(run_sync(self._migrate, limiter=self._turn))
 
     async def close(self) -> None:
         """Close the connection."""
-        with anyio.CancelScope(shield=True):
-            await run_sync(self._close, limiter=self._turn)
+        await to_its_end(run_sync(self._close, limiter=self._turn))
 
     async def known_keys(self, keys: Sequence[str]) -> set[str]:
         """Return those object keys that a row refers to."""
@@ -92,17 +92,18 @@ class SqliteStore(SqlStore):
         self._waiting.append(job)
         # Whoever has the turn runs all that wait, in order and with one commit: syncing the
         # disk is most of the work. BEGIN IMMEDIATE already is the lock that `lock` asks for.
-        # Shielded, so that no result is lost to a cancellation; a thread is never abandoned.
-        with anyio.CancelScope(shield=True):
-            while job.rows is None and job.error is None:
-                async with self._leading:
-                    if job.rows is not None or job.error is not None:
-                        break  # done by the one before; more wait, and more may still join
-                    batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
-                    await run_sync(self._execute, batch, limiter=self._turn)
+        await to_its_end(self._take_turn(job))
         if job.error is not None:
             raise job.error
         return job.rows or []
+
+    async def _take_turn(self, job: _Job) -> None:
+        while job.rows is None and job.error is None:
+            async with self._leading:
+                if job.rows is not None or job.error is not None:
+                    break  # done by the one before; more wait, and more may still join
+                batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+                await run_sync(self._execute, batch, limiter=self._turn)
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:

@@ -70,8 +70,7 @@ def serve_tcp(config: ServeConfig) -> None:
     if loopback and not keys:
         hosts = frozenset({"localhost", "127.0.0.1", "[::1]", url_host, config.host.lower()})
     with _prepared(config.state_dir, "INFO", keys=keys, hosts=hosts) as service:
-        print(f"http://{url_host}:{bound[1]}", flush=True)
-        _run(service, listener, lifeline_fd=None)
+        _run(service, listener, lifeline_fd=None, url=f"http://{url_host}:{bound[1]}")
 
 
 def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None) -> None:
@@ -91,7 +90,7 @@ def serve_fd(fd: int, lifeline_fd: int, *, state_dir: Path | None) -> None:
     for passed in (fd, lifeline_fd):
         os.set_inheritable(passed, False)  # the parent had to make them inheritable
     with _prepared(state_dir, "WARNING", keys=(), hosts=None) as service:
-        _run(service, listener, lifeline_fd)
+        _run(service, listener, lifeline_fd, url=None)
 
 
 @contextlib.contextmanager
@@ -111,9 +110,11 @@ def _prepared(
     yield Service(state, keys=keys, hosts=hosts)
 
 
-def _run(service: Service, listener: socket.socket, lifeline_fd: int | None) -> None:
+def _run(
+    service: Service, listener: socket.socket, lifeline_fd: int | None, *, url: str | None
+) -> None:
     listener.setblocking(False)
-    server = _Server(service, lifeline_fd)
+    server = _Server(service, lifeline_fd, url)
     with asyncio.Runner() as runner:
         runner.run(server.serve(sockets=[listener]))
 
@@ -121,10 +122,11 @@ def _run(service: Service, listener: socket.socket, lifeline_fd: int | None) -> 
 class _Server(uvicorn.Server):
     """uvicorn, ended by a signal or by the lifeline, with the sandboxes ended before it."""
 
-    def __init__(self, service: Service, lifeline_fd: int | None) -> None:
+    def __init__(self, service: Service, lifeline_fd: int | None, url: str | None) -> None:
         super().__init__(uvicorn_config(service.app))
         self._service = service
         self._lifeline_fd = lifeline_fd
+        self._url = url
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -137,6 +139,8 @@ class _Server(uvicorn.Server):
             os.set_blocking(self._lifeline_fd, False)
             loop.add_reader(self._lifeline_fd, self._read_lifeline, self._lifeline_fd)
         self._service.start()
+        if self._url is not None:  # whoever reads it may end us at once: the handlers stand
+            print(self._url, flush=True)
         yield
 
     def _stop(self) -> None:

@@ -34,6 +34,7 @@ HOMES = {
     "starlette": {"express", "uploads", "mcp_server"},
     "uvicorn": {"express", "uploads", "mcp_server"},
     "python_multipart": {"express"},
+    "h11": {"uploads"},
     "asyncpg": {"uploads"},
     "obstore": {"uploads"},
     "httpx2": {"client"},

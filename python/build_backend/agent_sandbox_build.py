@@ -2,9 +2,9 @@
 
 - `cargo` on the PATH: maturin compiles the native byte core. A failure to compile is an error;
   nothing falls back in silence.
-- no `cargo`: a pure-Python wheel. One line says so, and the wheel's file name says it too, since
-  pip shows that name and hides whatever a backend prints. maturin is not even asked: its own hook
-  would download a Rust toolchain.
+- no `cargo`, or one older than the core's `rust-version`: a pure-Python wheel. One line says so,
+  and the wheel's file name says it too, since pip shows that name and hides whatever a backend
+  prints. maturin is not even asked: its own hook would download a Rust toolchain.
 
 `AGENT_SANDBOX_BUILD=python` or `=native` decides by hand. The sdist is the same on every machine.
 """
@@ -16,19 +16,21 @@ import contextlib
 import hashlib
 import importlib
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 MATURIN = "maturin>=1.9,<2"
-BUILD_TAG = "0.pure_python.no_rust_toolchain"
 NOTE = (
-    "agent-sandbox: no Rust toolchain (no cargo on the PATH), so this is the pure-Python install:"
-    " complete, only slower on large files."
+    "agent-sandbox: {reason}, so this is the pure-Python install: complete, only slower on large"
+    " files."
 )
 
 Settings = Mapping[str, Any] | None
@@ -39,10 +41,28 @@ def native() -> bool:
     choice = os.environ.get("AGENT_SANDBOX_BUILD", "")
     if choice not in ("", "native", "python"):
         raise SystemExit("AGENT_SANDBOX_BUILD must be 'native' or 'python', or not be set at all.")
-    has_cargo = shutil.which("cargo") is not None
-    if choice == "native" and not has_cargo:
-        raise SystemExit("AGENT_SANDBOX_BUILD=native needs cargo on the PATH, and there is none.")
-    return choice == "native" or (has_cargo and choice != "python")
+    if choice == "python":
+        return False
+    lack = lacking()
+    if choice == "native" and lack is not None:
+        raise SystemExit(f"AGENT_SANDBOX_BUILD=native needs another toolchain: {lack[1]}.")
+    return lack is None
+
+
+def lacking() -> tuple[str, str] | None:
+    """Return why the core cannot be compiled here, as a build tag and in words; else None."""
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        return "no_rust_toolchain", "no Rust toolchain (no cargo on the PATH)"
+    wanted = tomllib.loads(Path("Cargo.toml").read_text())["package"]["rust-version"]
+    told = subprocess.run(  # noqa: S603 - the cargo that the build would use anyway
+        [cargo, "--version"], capture_output=True, text=True, check=False
+    )
+    found = re.match(r"cargo (\d+)\.(\d+)", told.stdout)
+    # A cargo that does not even tell its version is left to fail aloud: it is broken, not absent.
+    if found and tuple(map(int, found.groups())) < tuple(map(int, wanted.split(".")[:2])):
+        return "rust_too_old", f"cargo is older than the Rust {wanted} that the native core needs"
+    return None
 
 
 def _backend() -> Any:
@@ -109,8 +129,8 @@ def build_editable(
 
 def _marked(folder: Path, name: str) -> str:
     """Give a pure wheel the build tag that tells why it is pure, and print the note."""
-    by_hand = bool(os.environ.get("AGENT_SANDBOX_BUILD"))
-    build = "0.pure_python" if by_hand else BUILD_TAG
+    lack = None if os.environ.get("AGENT_SANDBOX_BUILD") else lacking()
+    build = f"0.pure_python.{lack[0]}" if lack else "0.pure_python"
     distribution, version, *tags = name.split("-")
     marked = "-".join([distribution, version, build, *tags])
     info = f"{distribution}-{version}.dist-info"
@@ -127,8 +147,8 @@ def _marked(folder: Path, name: str) -> str:
         for entry in old.infolist():
             new.writestr(entry, changed.get(entry.filename) or old.read(entry))
     (folder / name).unlink()
-    if not by_hand:
-        _tell(NOTE)
+    if lack:
+        _tell(NOTE.format(reason=lack[1]))
     return marked
 
 
@@ -138,3 +158,9 @@ def _tell(line: str) -> None:
     if not sys.stderr.isatty():
         with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
             print(line, file=terminal, flush=True)
+
+
+if __name__ == "__main__":  # the Makefile asks: one line where the core cannot be compiled
+    found = lacking()
+    if found:
+        print(NOTE.format(reason=found[1]))

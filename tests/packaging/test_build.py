@@ -102,10 +102,27 @@ def test_a_compiler_that_fails_is_an_error_and_not_a_silent_fallback(
     assert not out.exists() or not list(out.iterdir())
 
 
+def test_a_cargo_too_old_for_the_core_counts_as_none_and_is_named(
+    run: Run, tree: Path, tmp_path: Path
+) -> None:
+    old = tmp_path / "bin"
+    old.mkdir()
+    (old / "cargo").write_text("#!/bin/sh\necho 'cargo 1.63.0 (fd9c4297c 2022-07-01)'\n")
+    (old / "cargo").chmod(0o755)
+    path = f"{old}:{environment('pure')['PATH']}"
+    shown = run(pip("--wheel-dir", str(tmp_path / "out"), str(tree)), "pure", PATH=path).stdout
+    (line,) = (line for line in shown.splitlines() if "Created wheel for agent-sandbox" in line)
+    assert "0.pure_python.rust_too_old" in line
+    backend = tree / "python" / "build_backend" / "agent_sandbox_build.py"
+    told = run([sys.executable, backend], "pure", cwd=tree, PATH=path).stdout
+    assert told.startswith("agent-sandbox: cargo is older than the Rust 1.")
+    assert told.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("choice", "says"),
     [
-        ("native", "AGENT_SANDBOX_BUILD=native needs cargo on the PATH, and there is none."),
+        ("native", "AGENT_SANDBOX_BUILD=native needs another toolchain: no Rust toolchain"),
         ("rust", "AGENT_SANDBOX_BUILD must be 'native' or 'python', or not be set at all."),
     ],
 )

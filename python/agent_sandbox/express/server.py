@@ -77,8 +77,7 @@ def serve_tcp(config: ServeConfig) -> None:
         hosts = frozenset({"localhost", "127.0.0.1", "[::1]", url_host, config.host.lower()})
     how = _How(config.isolation, config.network)
     with _prepared(config.state_dir, "INFO", how, keys=keys, hosts=hosts) as service:
-        print(f"http://{url_host}:{bound[1]}", flush=True)
-        _run(service, listener, lifeline_fd=None)
+        _run(service, listener, lifeline_fd=None, url=f"http://{url_host}:{bound[1]}")
 
 
 def serve_fd(
@@ -108,7 +107,7 @@ def serve_fd(
         os.set_inheritable(passed, False)  # the parent had to make them inheritable
     how = _How(isolation, network)
     with _prepared(state_dir, "WARNING", how, keys=(), hosts=None) as service:
-        _run(service, listener, lifeline_fd)
+        _run(service, listener, lifeline_fd, url=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +144,11 @@ def _prepared(
     yield Service(state, keys=keys, hosts=hosts, engine=engine)
 
 
-def _run(service: Service, listener: socket.socket, lifeline_fd: int | None) -> None:
+def _run(
+    service: Service, listener: socket.socket, lifeline_fd: int | None, *, url: str | None
+) -> None:
     listener.setblocking(False)
-    server = _Server(service, lifeline_fd)
+    server = _Server(service, lifeline_fd, url)
     with asyncio.Runner() as runner:
         runner.run(server.serve(sockets=[listener]))
 
@@ -155,10 +156,11 @@ def _run(service: Service, listener: socket.socket, lifeline_fd: int | None) -> 
 class _Server(uvicorn.Server):
     """uvicorn, ended by a signal or by the lifeline, with the sandboxes ended before it."""
 
-    def __init__(self, service: Service, lifeline_fd: int | None) -> None:
+    def __init__(self, service: Service, lifeline_fd: int | None, url: str | None) -> None:
         super().__init__(uvicorn_config(service.app))
         self._service = service
         self._lifeline_fd = lifeline_fd
+        self._url = url
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -171,6 +173,8 @@ class _Server(uvicorn.Server):
             os.set_blocking(self._lifeline_fd, False)
             loop.add_reader(self._lifeline_fd, self._read_lifeline, self._lifeline_fd)
         self._service.start()
+        if self._url is not None:  # whoever reads it may end us at once: the handlers stand
+            print(self._url, flush=True)
         yield
 
     def _stop(self) -> None:

@@ -15,6 +15,7 @@ from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.http import listening_socket, serve_http, url_of
 from agent_sandbox.mcp_server.logs import PROCESS_LOGGERS, log_to_stderr, redact_libraries
+from agent_sandbox.mcp_server.memory import keep_freed_memory
 from agent_sandbox.mcp_server.server import build_server
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.stdio import Wire, diverted_stdio, serve_stdio
@@ -36,8 +37,7 @@ def run_stdio(config: McpConfig) -> None:
         ConfigError: E6000, settings that contradict each other.
     """
     config.settings()
-    log_to_stderr()
-    redact_libraries(*PROCESS_LOGGERS)
+    _prepare_process()
     with diverted_stdio() as wire:
         asyncio.run(_stdio(config, wire))
 
@@ -64,6 +64,12 @@ async def _stdio(config: McpConfig, wire: Wire) -> None:
             await serve_stdio(_sdk.lowlevel_server(server), wire, on_end=client_gone)
 
 
+def _prepare_process() -> None:
+    log_to_stderr()
+    redact_libraries(*PROCESS_LOGGERS)
+    keep_freed_memory()
+
+
 def _end_process_after(seconds: float) -> None:
     timer = threading.Timer(seconds, os._exit, args=(0,))
     timer.daemon = True
@@ -80,8 +86,7 @@ def run_http(config: McpConfig) -> None:
     """
     config.settings()
     config.check_exposure()
-    log_to_stderr()
-    redact_libraries(*PROCESS_LOGGERS)
+    _prepare_process()
     with listening_socket(config) as listener:
         print(
             f"agent-sandbox: MCP over Streamable HTTP at {url_of(listener)}",

@@ -72,14 +72,13 @@ class LineSplitter:
         if self._size <= self._limit:
             self._parts.append(piece)
             return
-        if self._parts:
-            kept = b"".join(self._parts)
+        if self._parts:  # it has just become too long
+            self._head = self._tail = b"".join(self._parts)
             self._parts.clear()
-            self._head = (kept + piece[:KEPT_BYTES])[:KEPT_BYTES]
-            self._tail = kept[-KEPT_BYTES:]
-        elif not self._head:
-            self._head = piece[:KEPT_BYTES]
-        self._tail = (self._tail + piece[-KEPT_BYTES:])[-KEPT_BYTES:]
+        if len(self._head) < KEPT_BYTES:
+            self._head += piece[:KEPT_BYTES]
+        self._head = self._head[:KEPT_BYTES]
+        self._tail = (self._tail[-KEPT_BYTES:] + piece[-KEPT_BYTES:])[-KEPT_BYTES:]
 
     def _take(self) -> bytes | LongLine:
         line: bytes | LongLine

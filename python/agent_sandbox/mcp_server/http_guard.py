@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agent_sandbox.mcp_server import splice
 from agent_sandbox.mcp_server.envelopes import (
     KEPT_BYTES,
     canonical_id,
@@ -83,6 +84,7 @@ class HttpGuard:
             await body(scope, receive, send)
             return
         request = _Request(body, receive)
+        send = _Filling(send, splice.offer(scope)).send
         version = headers.get("mcp-protocol-version")
         if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
             await self._serve_in_session(scope, headers, request, send)
@@ -190,6 +192,28 @@ class _Request:
         self._gone.set()
 
 
+class _Filling:
+    """Puts the texts that an answer has left out back into it."""
+
+    def __init__(self, send: Send, spliced: splice.Spliced) -> None:
+        self._send = send
+        self._spliced = spliced
+        self._start: Message | None = None
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on; the head of an answer to be filled waits for its body."""
+        if not self._spliced.texts and self._start is None:
+            await self._send(message)
+        elif message["type"] == "http.response.start":
+            self._start = message
+        else:
+            body = self._spliced.fill(message.get("body", b""))
+            if self._start is not None:
+                await self._send(_with_length(self._start, body))
+                self._start = None
+            await self._send({**message, "body": body})
+
+
 class _FixedTexts:
     """Replaces the texts of the SDK's answers to malformed envelopes, which quote the input."""
 
@@ -211,10 +235,14 @@ class _FixedTexts:
             return
         start, self._start = self._start, None
         body = _with_fixed_text(self._body)
-        headers = [item for item in start["headers"] if item[0].lower() != b"content-length"]
-        headers.append((b"content-length", str(len(body)).encode()))
-        await self._send({**start, "headers": headers})
+        await self._send(_with_length(start, body))
         await self._send({"type": "http.response.body", "body": body})
+
+
+def _with_length(start: Message, body: bytes) -> Message:
+    headers = [item for item in start["headers"] if item[0].lower() != b"content-length"]
+    headers.append((b"content-length", str(len(body)).encode()))
+    return {**start, "headers": headers}
 
 
 def _with_fixed_text(body: bytes) -> bytes:

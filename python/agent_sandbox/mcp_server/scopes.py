@@ -10,6 +10,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.mcp_server import _sdk
+from agent_sandbox.mcp_server.splice import LineRequest
 
 if TYPE_CHECKING:
     from agent_sandbox.mcp_server.ownership import Handle, Registry
@@ -70,7 +71,7 @@ class Scope:
 def scope_of(context: Context[Any, Any], registry: Registry) -> Scope | None:
     """Return the scope of a call, or None on 2026-07-28 over HTTP, where nothing is owned."""
     request = context.request_context
-    if request.request is None:
+    if request.request is None or isinstance(request.request, LineRequest):
         return registry.process_scope
     if request.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return None

@@ -40,6 +40,7 @@ from agent_sandbox.mcp_server.envelopes import (
     parse_message,
     peek_id,
 )
+from agent_sandbox.mcp_server.splice import LineRequest, Spliced
 
 PIPE_BYTES = 1_048_576
 """Asked of the kernel for both pipes: the largest file passes with few wake-ups."""
@@ -118,7 +119,7 @@ class _Connection:
     def __init__(self, wire: Wire, on_end: Callable[[], None]) -> None:
         self._wire = wire
         self._on_end = on_end
-        self._in_flight: set[RequestId] = set()
+        self._in_flight: dict[RequestId, LineRequest] = {}
         self._forward: MemoryObjectSendStream[SessionMessage | Exception]
         self.to_server: MemoryObjectReceiveStream[SessionMessage | Exception]
         self._forward, self.to_server = anyio.create_memory_object_stream(0)
@@ -151,12 +152,12 @@ class _Connection:
                 answer = error_answer(INVALID_REQUEST, _IN_FLIGHT)
                 await self._own_answers.send(SessionMessage(answer))
                 return
-            self._in_flight.add(key)
+            request = self._in_flight[key] = LineRequest()
 
             async def free() -> None:  # a cancelled request ends without an answer
-                self._in_flight.discard(key)
+                self._in_flight.pop(key, None)
 
-            metadata = ServerMessageMetadata(on_request_unanswered=free)
+            metadata = ServerMessageMetadata(request_context=request, on_request_unanswered=free)
         await self._forward.send(SessionMessage(message, metadata=metadata))
 
     def _end(self) -> None:
@@ -169,11 +170,12 @@ class _Connection:
         try:
             async with self._written:
                 async for item in self._written:
-                    message = item.message
-                    request_id = _answered_id(message)
+                    request_id = _answered_id(item.message)
+                    request = None
                     if request_id is not None:
-                        self._in_flight.discard(canonical_id(request_id))
-                    await _write_line(self._wire.write_fd, to_line(message))
+                        request = self._in_flight.pop(canonical_id(request_id), None)
+                    line = to_line(item.message, request.spliced if request else None)
+                    await _write_line(self._wire.write_fd, line)
         except OSError:  # the client has closed its end
             self._end()
         finally:
@@ -186,11 +188,13 @@ _SERIALIZERS: dict[type, TypeAdapter[Any]] = {
 }
 
 
-def to_line(message: JSONRPCMessage) -> bytes:
+def to_line(message: JSONRPCMessage, spliced: Spliced | None = None) -> bytes:
     """Return a message as a line; one that is too long becomes the error that answers it."""
-    line = _SERIALIZERS[type(message)].dump_json(message, by_alias=True, exclude_unset=True)
-    if len(line) <= MAX_STDIO_LINE_BYTES:
-        return line + b"\n"
+    line = _SERIALIZERS[type(message)].dump_json(message, by_alias=True, exclude_unset=True) + b"\n"
+    if spliced is not None:
+        line = spliced.fill(line)
+    if len(line) <= MAX_STDIO_LINE_BYTES + 1:
+        return line
     return to_line(error_answer(INTERNAL_ERROR, _LONG_ANSWER, _answered_id(message)))
 
 

@@ -16,9 +16,10 @@ from agent_sandbox.mcp_server.arguments import A, Arguments, parse
 from agent_sandbox.mcp_server.failures import failure
 from agent_sandbox.mcp_server.logs import log_unexpected
 from agent_sandbox.mcp_server.ownership import Registry, Use
-from agent_sandbox.mcp_server.results import to_result
+from agent_sandbox.mcp_server.results import UNREPEATED, to_result
 from agent_sandbox.mcp_server.schemas import Schema
 from agent_sandbox.mcp_server.scopes import scope_of
+from agent_sandbox.mcp_server.splice import spliced_of
 from agent_sandbox.mcp_server.state import ServerState
 
 Fields = dict[str, Any]
@@ -73,8 +74,9 @@ class SandboxTool(Tool):
         self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False
     ) -> CallToolResult:
         """Run the tool; never raises but on cancellation."""
-        state: ServerState = context.request_context.lifespan_context
-        version = context.request_context.protocol_version
+        request = context.request_context
+        state: ServerState = request.lifespan_context
+        version = request.protocol_version
         use = Use(scope_of(context, state.registry))
         try:
             fields = await self.fn(Call(state, use), parse(self.arguments_type, arguments))
@@ -83,6 +85,9 @@ class SandboxTool(Tool):
         except Exception as error:  # noqa: BLE001 - the edge: outsiders see the fixed text
             log_unexpected(self.name, error)
             return to_result(failure(AgentSandboxError(), use.sandbox_id), version, is_error=True)
+        spliced = spliced_of(request.request)
+        if spliced is not None and UNREPEATED in fields:
+            fields[UNREPEATED] = spliced.leave_out(fields[UNREPEATED])
         return to_result(fields, version, note=self.note)
 
 

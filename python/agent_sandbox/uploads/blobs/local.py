@@ -1,0 +1,225 @@
+"""Blobs in a local directory.
+
+Not through obstore: its local store neither syncs a file and its directory nor refuses to
+replace an object that is written in parts, and both are promised here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from anyio.to_thread import run_sync
+
+from agent_sandbox.errors import UploadStorageError, UploadStorageFullError
+from agent_sandbox.uploads.blobs import READ_BYTES
+from agent_sandbox.uploads.endings import to_its_end
+
+_TEMPORARY = "incoming"
+_MOST_PARTS = 512
+"""Fewer than IOV_MAX (1,024)."""
+
+_FLUSH_BYTES = 8 << 20
+"""How much may be dirty before the disk is set to work."""
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def _refuse(error: OSError) -> NoReturn:
+    if error.errno in _FULL:
+        raise UploadStorageFullError from None
+    raise UploadStorageError from None
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class LocalWriter:
+    """A temporary file that becomes the object by a hard link, which never replaces."""
+
+    def __init__(self, root: Path, key: str) -> None:
+        self._root = root
+        self._target = root / key
+        self._temporary = root / _TEMPORARY / secrets.token_hex(16)
+        self._descriptor = -1
+        self._size = self._advised = 0
+
+    async def write(self, parts: Sequence[bytes], also: Callable[[], None] | None = None) -> None:
+        """Append some chunks."""
+        await to_its_end(run_sync(self._write, parts, also))
+
+    async def commit(self) -> None:
+        """Sync the file, link it to its name, sync the directory."""
+        await to_its_end(run_sync(self._commit))
+
+    async def abort(self) -> None:
+        """Drop the temporary file."""
+        await to_its_end(run_sync(self._drop))
+
+    def begin(self) -> LocalWriter:
+        """Make the temporary file."""
+        try:
+            self._descriptor = os.open(
+                self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
+        except OSError as error:
+            _refuse(error)
+        return self
+
+    def _write(self, parts: Sequence[bytes], also: Callable[[], None] | None) -> None:
+        if also is not None:
+            also()
+        self._size += sum(map(len, parts))
+        left = [memoryview(part) for part in parts if part]
+        try:
+            while left:  # a short write is no error; the next one tells what is wrong
+                count = os.writev(self._descriptor, left[:_MOST_PARTS])
+                while left and count >= len(left[0]):
+                    count -= len(left.pop(0))
+                if count:
+                    left[0] = left[0][count:]
+            if self._size - self._advised >= _FLUSH_BYTES:
+                # Starts the disk on what is dirty, so that little is left for the fsync.
+                start, self._advised = self._advised, self._size
+                os.posix_fadvise(
+                    self._descriptor, start, self._size - start, os.POSIX_FADV_DONTNEED
+                )
+        except OSError as error:
+            _refuse(error)
+
+    def _commit(self) -> None:
+        linked = False
+        try:
+            # Never tried again: after a failed fsync a second one succeeds and proves nothing.
+            os.fsync(self._descriptor)
+            self._make_parent()
+            os.link(self._temporary, self._target)
+            linked = True
+            _sync_directory(self._target.parent)
+        except OSError as error:
+            if linked:
+                _unlink_quietly(self._target)
+            _refuse(error)
+        finally:
+            self._drop()
+
+    def _make_parent(self) -> None:
+        parent = self._target.parent
+        try:
+            parent.mkdir(0o700)
+        except FileExistsError:
+            return
+        _sync_directory(self._root)
+
+    def _drop(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+            _unlink_quietly(self._temporary)
+
+
+class LocalReader:
+    """An open file, read in a thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.size_bytes = os.fstat(descriptor).st_size
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the file's bytes."""
+        try:
+            while chunk := await run_sync(os.read, self._descriptor, READ_BYTES):
+                yield chunk
+        except OSError as error:
+            _refuse(error)
+
+    async def aclose(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class LocalBlobs:
+    """Objects as files below `root`, which is made with mode 0700.
+
+    A key is one directory and one name. What a crash leaves lies in `incoming` until the sweep.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self._root = Path(root)
+        self._root.mkdir(0o700, parents=True, exist_ok=True)
+        (self._root / _TEMPORARY).mkdir(0o700, exist_ok=True)
+        _sync_directory(self._root)
+
+    async def begin(self, key: str, size_bytes: int) -> LocalWriter:
+        """Start an object; `size_bytes` is not needed here."""
+        return await to_its_end(run_sync(LocalWriter(self._root, key).begin))
+
+    async def open(self, key: str) -> LocalReader | None:
+        """Open an object, None if there is none."""
+
+        def opened() -> LocalReader:
+            return LocalReader(os.open(self._root / key, os.O_RDONLY | os.O_CLOEXEC))
+
+        try:
+            return await run_sync(opened)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _refuse(error)
+
+    async def head(self, key: str) -> int | None:
+        """Return an object's size, None if there is none."""
+        try:
+            return (await run_sync(os.stat, self._root / key)).st_size
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _refuse(error)
+
+    async def delete(self, key: str) -> None:
+        """Delete an object; a missing one is fine."""
+
+        def delete() -> None:
+            (self._root / key).unlink(missing_ok=True)
+
+        try:
+            await run_sync(delete)
+        except OSError as error:
+            _refuse(error)
+
+    async def list_orphans(self, older_than_s: float) -> AsyncIterator[str]:
+        """Yield the keys of all files at least that old."""
+        for key in await run_sync(lambda: list(self._older(time.time() - older_than_s))):
+            yield key
+
+    def _older(self, than: float) -> Iterator[str]:
+        try:
+            for directory in self._root.iterdir():
+                for path in directory.iterdir():
+                    try:
+                        old = path.stat().st_mtime <= than
+                    except FileNotFoundError:  # used and deleted meanwhile
+                        continue
+                    if old:
+                        yield f"{directory.name}/{path.name}"
+        except OSError as error:
+            _refuse(error)
+
+
+def _unlink_quietly(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # the sweep finds it by its age

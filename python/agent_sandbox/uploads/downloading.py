@@ -1,0 +1,78 @@
+"""The one GET of a download session. Its row takes the path of an upload that is used once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import anyio
+
+from agent_sandbox.errors import UploadError, UploadStorageError
+from agent_sandbox.uploads import secrets
+from agent_sandbox.uploads.blobs import BlobReader
+from agent_sandbox.uploads.core import Core, verified
+from agent_sandbox.uploads.models import UploadSession
+from agent_sandbox.uploads.states import Phase
+
+
+class Download:
+    """A staged file on its way out. Iterate it to its end, and `aclose` it always.
+
+    Attributes:
+        size_bytes: To declare as Content-Length.
+        sha256: To declare beside it.
+        filename: For display.
+    """
+
+    def __init__(self, core: Core, session: UploadSession, reader: BlobReader) -> None:
+        self.size_bytes = session.received_bytes or 0
+        self.sha256 = session.received_sha256 or ""
+        self.filename = session.filename
+        self._core = core
+        self._session = session
+        self._reader = reader
+        self._data: AsyncGenerator[bytes, None] = verified(reader, session)
+        self._closed = False
+
+    def __aiter__(self) -> Download:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Return the next chunk; the last one only once the whole file has its digest."""
+        return await anext(self._data)
+
+    async def aclose(self) -> None:
+        """End the download: the session is used up, and its blob is deleted."""
+        if self._closed:
+            return
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            await self._data.aclose()
+            await self._reader.aclose()  # a generator that never began closes nothing
+            try:
+                done = await self._core.store.settle_place(
+                    self._session.upload_id,
+                    attempt=self._session.place_attempt or "",
+                    phase=Phase.DONE,
+                )
+            except UploadError:
+                return  # the sweep finds it
+            if done is not None:
+                self._core.tell(done, "download")
+                await self._core.drop_blob(done)
+
+
+async def claim_download(core: Core, session: UploadSession) -> Download | None:
+    """Take the one GET; None if it is taken or over."""
+    claimed = await core.store.claim_place(
+        session.upload_id,
+        attempt=secrets.new_id(),
+        target="{}",
+        lease_ms=round(core.config.place_lease_s * 1_000),
+    )
+    if claimed is None:
+        return None
+    core.tell(claimed, "download")
+    reader = await core.blobs.open(claimed.object_key or "")
+    if reader is None:
+        raise UploadStorageError
+    return Download(core, claimed, reader)

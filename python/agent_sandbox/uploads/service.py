@@ -1,0 +1,370 @@
+"""The use cases of upload sessions: the only caller of the store and of the blobs."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterable, Mapping
+from typing import NoReturn
+
+import anyio
+
+from agent_sandbox.errors import (
+    UploadConflictError,
+    UploadError,
+    UploadNotFoundError,
+    UploadNotReadyError,
+    UploadOutcomeUnknownError,
+    UploadPlacingError,
+    UploadSecretMissingError,
+)
+from agent_sandbox.uploads import placing, receiving, secrets, upkeep
+from agent_sandbox.uploads.audit import Audit, Observer
+from agent_sandbox.uploads.blobs import BlobStore
+from agent_sandbox.uploads.core import POLL_S, Core, raise_ended
+from agent_sandbox.uploads.declarations import declared, object_prefix
+from agent_sandbox.uploads.downloading import Download, claim_download
+from agent_sandbox.uploads.models import (
+    Attempt,
+    Charge,
+    DeclaredUpload,
+    Kind,
+    Placed,
+    Placer,
+    PlaceTarget,
+    Principal,
+    StoredUpload,
+    UploadsConfig,
+    UploadSession,
+)
+from agent_sandbox.uploads.rates import RateLimit
+from agent_sandbox.uploads.states import Answer, Event, State, answer
+from agent_sandbox.uploads.store import NewSession, UploadStore
+
+_log = logging.getLogger(__name__)
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_TRIES = 3
+"""How often a call looks again when another one changed its row first."""
+
+
+class UploadService:
+    """Upload and download sessions over one store and one blob store.
+
+    Replicas need nothing but the same database, bucket and server key. Any method may raise
+    `UploadBusyError` (E7019) where the database does not answer in time.
+
+    Args:
+        config: Settings.
+        store: The rows.
+        blobs: The bytes.
+        charge: An embedder's charge hook; runs only at use.
+        observer: Told of every change, for metrics: ids, states and error codes only.
+        hashed: False leaves out the digest. For benches; nothing is verified then.
+    """
+
+    def __init__(
+        self,
+        config: UploadsConfig,
+        store: UploadStore,
+        blobs: BlobStore,
+        *,
+        charge: Charge | None = None,
+        observer: Observer | None = None,
+        hashed: bool = True,
+    ) -> None:
+        self.config = config
+        self._core = Core(config, store, blobs, Audit(observer))
+        self._charge = charge
+        self._rates = RateLimit(config.creates_per_minute)
+        self._hashed = hashed
+
+    async def create(
+        self, principal: Principal, filename: str, size_bytes: int, sha256: str | None = None
+    ) -> tuple[UploadSession, str]:
+        """Open a session and return it with its secret, which is shown this once.
+
+        Raises:
+            ArgumentError: E2001, wrong types, a negative size, no hex digest.
+            UploadNameError: E7013.
+            UploadSizeError: E7014.
+            UploadRateError: E7010.
+            UploadQuotaError: E7009.
+        """
+        wanted = declared(self.config, filename, size_bytes, sha256)
+        return await self._open(principal, "upload", wanted)
+
+    async def _open(
+        self, principal: Principal, kind: Kind, wanted: DeclaredUpload
+    ) -> tuple[UploadSession, str]:
+        self._rates.take(principal)
+        config = self.config
+        upload_id, secret = secrets.new_id(), secrets.new_secret()
+        endpoint = config.endpoint(kind, upload_id)
+        use_life_s = config.use_lifetime_s if kind == "upload" else config.put_lifetime_s
+        session = await self._core.store.create(
+            NewSession(
+                upload_id=upload_id,
+                kind=kind,
+                workspace=principal.workspace,
+                credential_id=principal.credential_id,
+                endpoint=endpoint,
+                filename=wanted.filename,
+                size_bytes=wanted.size_bytes,
+                sha256=wanted.sha256,
+                secret_hmac=secrets.secret_hmac(config.server_key, upload_id, endpoint, secret),
+                put_life_ms=config.put_lifetime_s * 1_000,
+                use_life_ms=use_life_s * 1_000,
+                pending_max=config.pending_per_workspace,
+                hourly_max=config.hourly_per_workspace,
+            )
+        )
+        self._core.tell(session, "create")
+        return session, secret
+
+    async def authorise(
+        self, upload_id: str, endpoint: str, secret: str | None, *, kind: Kind = "upload"
+    ) -> UploadSession:
+        """Return the session that takes a PUT (or, with `kind` download, a GET) now.
+
+        Nothing is used up. Checks in this order, which the specification fixes:
+
+        Args:
+            upload_id: From the URL.
+            endpoint: Path of the request, which the secret is bound to.
+            secret: Whole value of the one `Authorization` header, None where it is missing.
+            kind: Which way the bytes are to go.
+
+        Raises:
+            UploadSecretMissingError: E7012 (401).
+            UploadNotFoundError: E7002 (404), the same for an unknown id, a wrong secret and a
+                wrong endpoint.
+            UploadConflictError: E7007 (409), the attempt is used.
+            UploadGoneError: E7003 (410), expired or revoked.
+        """
+        if not secret:
+            raise UploadSecretMissingError
+        session = await self._read(upload_id)
+        # An unknown id costs the same work as a wrong secret.
+        stored = session.secret_hmac if session else b"\0" * 32
+        own = session.endpoint if session else endpoint
+        proof = secrets.secret_hmac(self.config.server_key, upload_id, endpoint, secret)
+        if not secrets.matches(stored, proof) or session is None:
+            raise UploadNotFoundError
+        if own != endpoint or session.kind != kind:
+            raise UploadNotFoundError
+        self._admit(session)
+        return session
+
+    async def _read(self, upload_id: str) -> UploadSession | None:
+        # What cannot be an id never reaches a database, which may refuse its very characters.
+        if not isinstance(upload_id, str) or not _ID.fullmatch(upload_id):
+            return None
+        return await self._core.store.read(upload_id)
+
+    def _admit(self, session: UploadSession) -> None:
+        if session.kind == "download":
+            if session.state is not State.STORED:
+                raise_ended(session)
+        elif session.state in (State.EXPIRED, State.REVOKED):
+            raise_ended(session)
+        elif answer(session.state, Event.PUT) is not Answer.CLAIM:
+            raise UploadConflictError(str(session.state))
+
+    async def claim(self, session: UploadSession) -> Attempt:
+        """Take the one attempt: the compare-and-set. Raises like `authorise` if it lost."""
+        token = secrets.new_id()
+        limit_s = self.config.body_limit_s(session.size_bytes)
+        key = f"{object_prefix(session.workspace)}/{secrets.new_id()}"
+        core = self._core
+        try:
+            claimed = await core.store.claim_put(
+                session.upload_id, attempt=token, object_key=key, body_ms=round(limit_s * 1_000)
+            )
+        except UploadOutcomeUnknownError:
+            # The commit's answer was lost: the token in the row says whose attempt it is.
+            claimed = await core.reread(session.upload_id)
+        if claimed is None or claimed.attempt != token:
+            self._admit(claimed or await core.reread(session.upload_id))
+            raise UploadOutcomeUnknownError(str(State.PENDING))
+        core.tell(claimed, "claim")
+        return Attempt(claimed, token, limit_s)
+
+    async def receive(self, attempt: Attempt, chunks: AsyncIterable[bytes]) -> StoredUpload:
+        """Stream the body to the blob, verify it, publish it, commit it.
+
+        Every failure ends the session in `failed` with no bytes, cancellation too. Once the
+        body is whole, a cancellation is held back until the outcome is written down.
+
+        Args:
+            attempt: From `claim`.
+            chunks: The body. It ends only when the server says that the body ended; anything
+                else raises, and an error of our tree is passed on as it is.
+
+        Raises:
+            UploadBodyError: E7015, short, long or another digest.
+            UploadBodyTimeoutError: E7016.
+            UploadStorageFullError: E7017.
+            UploadStorageError: E7018.
+            UploadRevokedError: E7005, it was revoked meanwhile.
+            UploadOutcomeUnknownError: E7011, the bytes are kept until it is known.
+        """
+        return await receiving.receive(self._core, attempt, chunks, hashed=self._hashed)
+
+    async def get(self, principal: Principal, upload_id: str, wait_s: float = 0.0) -> UploadSession:
+        """Return the caller's session; with `wait_s`, once it leaves pending and receiving.
+
+        Raises:
+            UploadNotFoundError: E7002, unknown or foreign.
+        """
+        session = await self._owned(principal, upload_id)
+        with anyio.move_on_after(wait_s):
+            while wait_s > 0 and session.state in (State.PENDING, State.RECEIVING):
+                await self._core.signals.wait(upload_id, POLL_S)
+                session = await self._owned(principal, upload_id)
+        return session
+
+    async def _owned(self, principal: Principal, upload_id: str) -> UploadSession:
+        session = await self._read(upload_id)
+        if session is None or (session.credential_id, session.workspace) != (
+            principal.credential_id,
+            principal.workspace,
+        ):
+            raise UploadNotFoundError
+        return session
+
+    async def place(
+        self,
+        principal: Principal,
+        upload_id: str,
+        placer: Placer,
+        path: str | None = None,
+        sandbox_id: str | None = None,
+    ) -> Placed:
+        """Use the file once; a repeat returns the recorded result, whatever it asks for.
+
+        A second call at the same time waits for the first and gets the same result or error.
+        After a definite failure the next call begins the next attempt.
+
+        Raises:
+            UploadNotFoundError: E7002, unknown or foreign.
+            UploadNotReadyError: E7001.
+            UploadGoneError: E7003, expired or revoked.
+            UploadFailedError: E7006.
+            UploadCorruptError: E7020, the stored bytes lost their digest; nothing was written.
+            UploadOutcomeUnknownError: E7011, repeat the call: it finds out first.
+            AgentSandboxError: What `placer` or the charge hook raised.
+        """
+        session = await self._owned(principal, upload_id)
+        target = PlaceTarget(path, sandbox_id)
+        return await placing.place(self._core, principal, session, placer, target, self._charge)
+
+    async def revoke(self, principal: Principal, upload_id: str) -> UploadSession:
+        """End the caller's session; a no-op at an end.
+
+        A session that is receiving is revoked when its body is complete, and its bytes dropped.
+
+        Raises:
+            UploadNotFoundError: E7002, unknown or foreign.
+            UploadPlacingError: E7008, it is being used.
+            UploadOutcomeUnknownError: E7011, its outcome cannot be told yet.
+        """
+        core = self._core
+        session = await self._owned(principal, upload_id)
+        for _ in range(_TRIES):
+            match answer(session.state, Event.REVOKE):
+                case Answer.NO_OP:
+                    return session
+                case Answer.CONFLICT:
+                    raise UploadPlacingError
+                case Answer.RECONCILE:
+                    session = await core.reconcile(session)
+                    if session.state is State.UNKNOWN:
+                        raise_ended(session)
+                    continue
+            revoked = await core.store.revoke(upload_id)
+            if revoked is not None:
+                await self._revoked(revoked)
+                return revoked
+            session = await core.reread(upload_id)
+        raise UploadOutcomeUnknownError(str(session.state))
+
+    async def _revoked(self, session: UploadSession) -> None:
+        self._core.tell(session, "revoke")
+        if session.state is State.REVOKED:
+            await self._core.drop_blob(session)
+
+    async def revoke_principal(self, credential_id: str, workspace: str | None = None) -> int:
+        """Kill the unused secrets of a removed credential or scope; return how many.
+
+        Args:
+            credential_id: Of the credential connection that was removed.
+            workspace: Only there, where its right to one workspace was removed.
+        """
+        revoked = await self._core.store.revoke_credential(credential_id, workspace)
+        for session in revoked:
+            await self._revoked(session)
+        return len(revoked)
+
+    async def stage_download(
+        self, principal: Principal, filename: str, chunks: AsyncIterable[bytes], max_bytes: int
+    ) -> tuple[UploadSession, str]:
+        """Stage a bounded stream to a blob; return the session and its secret for one GET.
+
+        The session's `received_bytes` and `received_sha256` are what to declare.
+
+        Raises:
+            UploadSizeError: E7014, the stream is longer than `max_bytes`.
+            AgentSandboxError: As `create` and `receive`, and what `chunks` raised.
+        """
+        wanted = declared(self.config, filename, max_bytes)
+        session, secret = await self._open(principal, "download", wanted)
+        await self.receive(await self.claim(session), chunks)
+        return await self._core.reread(session.upload_id), secret
+
+    async def claim_download(self, session: UploadSession) -> Download:
+        """Take the one GET of a download session that `authorise` returned.
+
+        Raises like `authorise` if another request was first.
+        """
+        claimed = await claim_download(self._core, session)
+        if claimed is None:
+            self._admit(await self._core.reread(session.upload_id))
+            raise UploadNotReadyError(str(session.state))
+        return claimed
+
+    async def check(self) -> None:
+        """Return if the database answers; for health checks."""
+        await self._core.store.now_unix_ms()
+
+    async def recover(self, *, abandon_all: bool = False) -> int:
+        """Settle attempts that a crash left open; return how many.
+
+        Args:
+            abandon_all: Also those whose time is not over. Only for the sole user of a store,
+                before it serves: another process's attempts would be cut off.
+        """
+        return (await upkeep.recover(self._core, abandon_all=abandon_all)).total()
+
+    async def sweep(self) -> dict[str, int]:
+        """Expire, reconcile, delete, remove; return counts by what was done.
+
+        Harmless at any time and in any number. What fails is left for the next sweep.
+        """
+        return await upkeep.sweep(self._core)
+
+    async def run_upkeep(self, every_s: float = 300.0) -> NoReturn:
+        """Sweep at once and then for ever, at this interval; end it by cancelling.
+
+        A sweep that fails is logged, and the next one makes up for it.
+        """
+        while True:
+            try:
+                await self.sweep()
+            except UploadError as error:
+                _log.warning("the sweep of uploads failed (%s)", error.code)
+            await anyio.sleep(every_s)
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """Return how often each (action, state after it) happened in this process."""
+        return self._core.audit.counts()

@@ -1,0 +1,199 @@
+"""PostgreSQL through asyncpg, also behind pgbouncer in transaction mode.
+
+Every statement runs in an explicit transaction, with no named prepared statement and no setting
+of the session, so that any pooler may hand out another server between two transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio
+import asyncpg  # type: ignore[import-untyped]  # it ships no types
+
+from agent_sandbox.errors import UploadBusyError, UploadOutcomeUnknownError
+from agent_sandbox.uploads.endings import to_its_end
+from agent_sandbox.uploads.store.sql import Row, SqlStore, keys_json
+from agent_sandbox.uploads.store.statements import MIGRATIONS
+
+_log = logging.getLogger(__name__)
+
+_TRIES = 5
+_MIGRATION_LOCK = "uploads:migrate"
+_LOCK = "SELECT pg_advisory_xact_lock({})"
+_CLOCK = """CREATE OR REPLACE FUNCTION uploads_now_ms() RETURNS BIGINT LANGUAGE sql VOLATILE
+AS $$ SELECT CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS BIGINT) $$"""
+_KNOWN_KEYS = """SELECT object_key FROM upload_sessions
+WHERE object_key IN (SELECT jsonb_array_elements_text(CAST(:keys AS JSONB)))"""
+
+_FAULTS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what a connection that died under a statement may raise
+    OSError,
+    TimeoutError,
+)
+
+_TYPES = {
+    "secret_hmac": "BYTEA",
+    **dict.fromkeys(("everything", "row_limit", "size_bytes"), "BIGINT"),
+    **dict.fromkeys(("pending_max", "hourly_max"), "BIGINT"),
+}
+
+
+@functools.cache
+def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+    """Return a statement with `$1`-style parameters, and their names in order.
+
+    Each is cast, since PostgreSQL guesses the type of a bare parameter from its first use.
+    """
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in names:
+            names.append(name)
+        kind = "BIGINT" if name.endswith("_ms") else _TYPES.get(name, "TEXT")
+        return f"CAST(${names.index(name) + 1} AS {kind})"
+
+    return re.sub(r"(?<!:):([a-z]\w*)", number, sql), tuple(names)
+
+
+def _lock_key(name: str) -> int:
+    """Return the number of an advisory lock; two names may share one and then queue together."""
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+async def _keep(connection: object) -> None:
+    """Leave a returned connection as it is: nothing of ours outlives a transaction."""
+
+
+class PostgresStore(SqlStore):
+    """Sessions in a PostgreSQL database (12 or newer) that replicas share.
+
+    Args:
+        dsn: `postgresql://...`; never logged.
+        pool_size: Most connections of this process.
+        busy_timeout_s: Longest wait for a connection, and for a statement.
+    """
+
+    def __init__(self, dsn: str, *, pool_size: int = 20, busy_timeout_s: float = 5.0) -> None:
+        self._dsn = dsn
+        self._pool_size = pool_size
+        self._busy_timeout_s = busy_timeout_s
+        self._pool: asyncpg.Pool | None = None
+        self._opening = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return "PostgresStore(...)"  # the DSN holds a password
+
+    async def migrate(self) -> None:
+        """Bring the schema to this version."""
+
+        async def steps(connection: Any) -> list[Row]:
+            await connection.execute(
+                "CREATE TABLE IF NOT EXISTS upload_schema (version BIGINT NOT NULL)"
+            )
+            version = await connection.fetchval("SELECT max(version) FROM upload_schema") or 0
+            if version < len(MIGRATIONS):
+                if not version:
+                    await connection.execute(_CLOCK)
+                for statements in MIGRATIONS[version:]:
+                    for statement in statements:
+                        await connection.execute(statement.replace("{BYTES}", "BYTEA"))
+                await connection.execute(
+                    f"INSERT INTO upload_schema VALUES ({len(MIGRATIONS)})"  # noqa: S608 - a number
+                )
+            return []
+
+        await self._transaction(steps, _MIGRATION_LOCK)
+
+    async def close(self) -> None:
+        """Close all connections, by force after a bounded wait."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        with anyio.CancelScope(shield=True):
+            try:
+                await asyncio.wait_for(pool.close(), self._busy_timeout_s)
+            except TimeoutError:
+                pool.terminate()
+
+    async def known_keys(self, keys: Sequence[str]) -> set[str]:
+        """Return those object keys that a row refers to."""
+        rows = await self._run(_KNOWN_KEYS, {"keys": keys_json(keys)}, write=False)
+        return {row["object_key"] for row in rows}
+
+    async def _run(
+        self, sql: str, values: Mapping[str, Any], *, write: bool = True, lock: str | None = None
+    ) -> list[Row]:
+        text, names = numbered(sql)
+        arguments = [values[name] for name in names]
+
+        async def steps(connection: Any) -> list[Row]:
+            return [dict(row) for row in await connection.fetch(text, *arguments)]
+
+        return await self._transaction(steps, lock)
+
+    async def _transaction(self, steps: Any, lock: str | None) -> list[Row]:
+        # A cancelled task still learns how its commit ended. Every wait is bounded.
+        return await to_its_end(self._tries(steps, lock))
+
+    async def _tries(self, steps: Any, lock: str | None) -> list[Row]:
+        for turn in range(_TRIES):
+            try:
+                return await self._attempt(steps, lock)
+            except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
+                # PostgreSQL undid the whole transaction; it may be run again.
+                await asyncio.sleep(0.01 * 2**turn)
+        raise UploadBusyError
+
+    async def _attempt(self, steps: Any, lock: str | None) -> list[Row]:
+        committing = committed = False
+        rows: list[Row] = []
+        # One trip for both, since all creations of a workspace queue for its lock.
+        begin = "BEGIN" if lock is None else f"BEGIN; {_LOCK.format(_lock_key(lock))}"
+        try:
+            pool = await self._opened()
+            async with pool.acquire(timeout=self._busy_timeout_s) as connection:
+                try:
+                    await connection.execute(begin)
+                    rows = await steps(connection)
+                except BaseException:
+                    if not connection.is_closed():
+                        await connection.execute("ROLLBACK")
+                    raise
+                committing = True
+                await connection.execute("COMMIT")
+                committed = True
+        except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
+            raise
+        except _FAULTS as error:
+            # Only the class: a driver's text can hold the DSN, and values.
+            _log.warning("uploads database: %s", type(error).__name__)
+            if committing and not committed:
+                raise UploadOutcomeUnknownError("unknown") from None
+            if not committed:
+                raise UploadBusyError from None
+        return rows
+
+    async def _opened(self) -> asyncpg.Pool:
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await asyncpg.create_pool(
+                    self._dsn,
+                    min_size=0,
+                    max_size=self._pool_size,
+                    statement_cache_size=0,
+                    timeout=self._busy_timeout_s,
+                    command_timeout=self._busy_timeout_s,
+                    reset=_keep,
+                )
+            return self._pool

@@ -1,0 +1,106 @@
+"""What only the local directory promises: modes, temporary files, and faults of the disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_sandbox.errors import UploadStorageError, UploadStorageFullError
+from agent_sandbox.uploads.blobs import local
+from agent_sandbox.uploads.blobs.local import LocalBlobs
+
+KEY = "ab/cd"
+
+
+def files(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+async def put(writer: local.LocalWriter, data: bytes) -> None:
+    await writer.write([data])
+    await writer.commit()
+
+
+async def test_everything_is_private_and_no_temporary_file_is_left(tmp_path: Path) -> None:
+    blobs = LocalBlobs(tmp_path / "b")
+    writer = await blobs.begin(KEY, 1)
+    await writer.write([b"x"])
+    await writer.commit()
+    assert files(tmp_path / "b") == {KEY}
+    for path in (tmp_path / "b").rglob("*"):
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o077
+
+
+async def test_short_writes_are_invisible(tmp_path: Path, monkeypatch: Any) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "writev", lambda fd, parts: real(fd, bytes(parts[0][:3])))
+    blobs = LocalBlobs(tmp_path)
+    writer = await blobs.begin(KEY, 10)
+    await writer.write([b"0123456789"])
+    await writer.commit()
+    assert (tmp_path / KEY).read_bytes() == b"0123456789"
+
+
+FAULTS = [
+    ("writev", errno.ENOSPC, UploadStorageFullError),
+    ("writev", errno.EDQUOT, UploadStorageFullError),
+    ("writev", errno.EIO, UploadStorageError),
+    ("fsync", errno.ENOSPC, UploadStorageFullError),
+    ("fsync", errno.EIO, UploadStorageError),
+    ("link", errno.ENOSPC, UploadStorageFullError),
+    ("link", errno.EIO, UploadStorageError),
+]
+
+
+@pytest.mark.parametrize(("call", "number", "error"), FAULTS)
+async def test_a_fault_of_the_disk_leaves_neither_object_nor_temporary_file(
+    tmp_path: Path, monkeypatch: Any, call: str, number: int, error: type[Exception]
+) -> None:
+    blobs = LocalBlobs(tmp_path)
+    writer = await blobs.begin(KEY, 1)
+    calls: list[object] = []
+
+    def fails(*arguments: object) -> None:
+        calls.append(arguments)
+        raise OSError(number, "a path that must not be shown")
+
+    monkeypatch.setattr(os, call, fails)
+    with pytest.raises(error) as refusal:
+        await put(writer, b"x")
+    await writer.abort()
+    assert len(calls) == 1  # an fsync is never tried again
+    assert refusal.value.__suppress_context__
+    assert files(tmp_path) == set()
+
+
+async def test_a_directory_that_cannot_be_synced_unpublishes(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    blobs = LocalBlobs(tmp_path)
+    (tmp_path / "ab").mkdir()
+    writer = await blobs.begin(KEY, 1)
+    await writer.write([b"x"])
+
+    def fails(path: Path) -> None:
+        raise OSError(errno.EIO, "disk")
+
+    monkeypatch.setattr(local, "_sync_directory", fails)
+    with pytest.raises(UploadStorageError):
+        await writer.commit()
+    assert files(tmp_path) == set()
+
+
+async def test_what_a_crash_leaves_is_listed_by_age_and_can_be_deleted(tmp_path: Path) -> None:
+    blobs = LocalBlobs(tmp_path)
+    writer = await blobs.begin(KEY, 1)
+    await writer.write([b"x"])
+    [left] = [one async for one in blobs.list_orphans(-1)]
+    assert left.startswith("incoming/")
+    await blobs.delete(left)
+    assert [one async for one in blobs.list_orphans(-1)] == []
+    await writer.abort()

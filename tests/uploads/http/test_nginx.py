@@ -1,0 +1,166 @@
+"""Behind nginx, in front of two replicas: what a proxy repeats is still one upload."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.raw_http import RawClient, request
+from tests.support.upload_server import UploadServer, running
+
+CONFIG = """
+{user} daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log;
+events {{ worker_connections 64; }}
+http {{
+  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  upstream replicas {{ server 127.0.0.1:{first}; server 127.0.0.1:{second} backup; }}
+  server {{
+    listen 127.0.0.1:{port};
+    client_max_body_size 0;
+    proxy_http_version 1.1;
+    proxy_set_header Host $host;
+    location / {{ proxy_pass http://replicas; proxy_request_buffering {buffering};
+                  proxy_next_upstream error timeout non_idempotent; }}
+  }}
+}}
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def nginx(folder: Path, first: int, second: int, buffering: str = "on") -> Iterator[int]:
+    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    assert program, "these tests need Debian's nginx: apt-get install nginx"
+    port = free_port()
+    folder.mkdir()
+    config = CONFIG.format(
+        user="" if os.geteuid() else "user root;",  # else the worker cannot use the test's folder
+        folder=folder,
+        first=first,
+        second=second,
+        port=port,
+        buffering=buffering,
+    )
+    (folder / "nginx.conf").write_text(config)
+    running = subprocess.Popen(
+        [program, "-c", str(folder / "nginx.conf"), "-p", str(folder)], stderr=subprocess.PIPE
+    )
+    try:
+        for _ in range(200):
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert running.poll() is None, running.communicate()[1]
+                threading.Event().wait(0.05)  # nginx tells nobody when it listens
+        yield port
+    finally:
+        running.terminate()
+        running.communicate(timeout=20)
+
+
+@contextmanager
+def swallowing_relay(target: int) -> Iterator[int]:
+    """Pass one request on, and cut the connection where its answer was due."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(15)
+
+        def relay() -> None:
+            client, _ = listener.accept()
+            with client, RawClient(target) as replica:
+                client.settimeout(15)
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    head += client.recv(65_536)
+                replica.send(head)
+                size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                left = size - len(head.split(b"\r\n\r\n", 1)[1])
+                while left:
+                    data = client.recv(65_536)
+                    left -= len(data)
+                    replica.send(data)
+                assert replica.answer().status == 200
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Iterator[tuple[UploadServer, UploadServer]]:
+    with ExitStack() as stack:
+        made = [stack.enter_context(running(tmp_path)) for _ in range(2)]
+        yield made[0], made[1]
+
+
+Replicas = tuple[UploadServer, UploadServer]
+
+
+@pytest.mark.parametrize("buffering", ["on", "off"])
+def test_a_put_through_nginx_is_stored(replicas: Replicas, tmp_path: Path, buffering: str) -> None:
+    first, second = replicas
+    body = os.urandom(3_000_000)
+    ticket = second.create(len(body))
+    with nginx(tmp_path / "nginx", first.port, second.port, buffering) as port:
+        with RawClient(port) as client:
+            client.send(request("PUT", ticket.path, "Authorization: wrong", "Content-Length: 0"))
+            assert client.answer().status == 404
+        with RawClient(port) as client:
+            client.send(ticket.put(body))
+            answer = client.answer()
+    assert answer.json["sha256"] == hashlib.sha256(body).hexdigest()
+    assert second.state(ticket) == "stored"
+
+
+def test_a_put_that_nginx_replays_to_the_second_replica_is_409(
+    replicas: Replicas, tmp_path: Path
+) -> None:
+    first, second = replicas
+    ticket = first.create(300_000)
+    with ExitStack() as stack:
+        relay = stack.enter_context(swallowing_relay(first.port))
+        port = stack.enter_context(nginx(tmp_path / "nginx", relay, second.port))
+        with RawClient(port) as client:
+            client.send(ticket.put(b"x" * 300_000))
+            answer = client.answer()
+    assert (answer.status, answer.json["code"]) == (409, "E7007")
+    assert second.state(ticket) == "stored"
+
+
+def test_two_puts_on_two_replicas_give_one_200_and_one_409(replicas: Replicas) -> None:
+    for _ in range(15):
+        ticket = replicas[0].create(5)
+        gate = threading.Barrier(2)
+        statuses: list[Any] = []
+
+        def put(server: UploadServer, data: bytes, gate: threading.Barrier = gate) -> None:
+            with RawClient(server.port) as client:
+                gate.wait(10)
+                client.send_unless_refused(data)
+                statuses.append(client.answer().status)  # noqa: B023  # joined before the next
+
+        threads = [
+            threading.Thread(target=put, args=(server, ticket.put(b"hello"))) for server in replicas
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert sorted(statuses) == [200, 409]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.support.express import wait_until
 import agent_sandbox
 import agent_sandbox.sync
 from agent_sandbox.client.providers import local
+from agent_sandbox.express import privileges
 from agent_sandbox.models import SandboxUnavailableError
 
 VARIABLES = {
@@ -120,6 +123,11 @@ def test_the_child_sees_nothing_of_our_environment_that_it_does_not_need(
     monkeypatch.setenv("SOME_SECRET", "canary")
     monkeypatch.setenv("AGENT_SANDBOX_API_KEY", "canary")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    own = str(privileges.DEFAULT_ID)  # the state directory of this machine may belong to it
+    settings = {"AGENT_SANDBOX_UID": own, "AGENT_SANDBOX_GID": own}
+    settings["AGENT_SANDBOX_LOG_LEVEL"] = "DEBUG"
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
     with agent_sandbox.sync.Sandbox.create(provider="local"):
         raw = subprocess.run(
             ["cat", f"/proc/{service._child.pid}/environ"], capture_output=True, check=False
@@ -127,35 +135,71 @@ def test_the_child_sees_nothing_of_our_environment_that_it_does_not_need(
         assert b"canary" not in raw
         names = {item.split(b"=")[0].decode() for item in raw.split(b"\0") if item}
         assert names <= local._PASSED_ON
+        for name, value in settings.items():  # what docs/security.md promises
+            assert f"{name}={value}".encode() in raw.split(b"\0")
 
 
-def test_a_directory_that_a_killed_process_left_is_swept(
-    service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import socket
-    import tempfile
+@pytest.fixture
+def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory for temporary files whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="x", dir="/tmp") as name:
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        yield Path(name)
 
-    base = Path(tempfile.mkdtemp(prefix="x"))
-    monkeypatch.setattr(tempfile, "tempdir", str(base))
-    stale, live, young = base / "asb-stale", base / "asb-live", base / "asb-young"
-    sockets = []
-    for folder in (stale, live, young):
-        folder.mkdir()
-        sock = socket.socket(socket.AF_UNIX)
-        sock.bind(str(folder / "s"))
-        if folder is live:
-            sock.listen()
-        if folder is not young:
-            os.utime(folder / "s", (0, 0))
-        sockets.append(sock)
+
+def _left_behind(directory: Path, *, mode: int = 0o700, old: bool = True) -> socket.socket:
+    """Make a directory as a killed process leaves it, and return its socket."""
+    directory.mkdir()
+    directory.chmod(mode)
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(str(directory / "s"))
+    if old:
+        os.utime(directory / "s", (0, 0))
+    return sock
+
+
+def test_a_directory_that_a_killed_process_left_is_swept(service: Any, base: Path) -> None:
+    with (
+        _left_behind(base / "asb-stale"),
+        _left_behind(base / "asb-live") as listener,
+        _left_behind(base / "asb-young", old=False),
+    ):
+        listener.listen()
+        with agent_sandbox.sync.Sandbox.create():
+            assert not (base / "asb-stale").exists()
+            assert (base / "asb-live" / "s").exists()
+            assert (base / "asb-young" / "s").exists()
+        local.stop()
+
+
+def test_nothing_of_anybody_else_is_swept(base: Path) -> None:
+    """Whatever is named as ours are, only what a socket of ours is alone in goes."""
+    project = base / "asb-project"
+    project.mkdir(mode=0o700)
+    (project / "s").write_text("source")
+    os.utime(project / "s", (0, 0))
+    linked = base / "asb-linked"
+    linked.symlink_to("elsewhere")
+    with (
+        _left_behind(base / "elsewhere"),
+        _left_behind(base / "asb-shared", mode=0o755),
+        _left_behind(base / "asb-full"),
+    ):
+        (base / "asb-full" / "thesis").write_text("years of work")
+        local._sweep(base)
+        assert (project / "s").read_text() == "source"
+        assert linked.is_symlink()
+        assert (base / "elsewhere" / "s").exists()
+        assert (base / "asb-shared" / "s").exists()
+        assert (base / "asb-full" / "thesis").read_text() == "years of work"
+
+
+def test_what_somebody_put_beside_the_socket_stays(service: Any, base: Path) -> None:
     with agent_sandbox.sync.Sandbox.create():
-        assert not stale.exists()
-        assert live.exists()
-        assert young.exists()
-    for sock in sockets:
-        sock.close()
+        directory = Path(service.ready()).parent
+        (directory / "notes").write_text("mine")
     local.stop()
-    subprocess.run(["rm", "-r", str(base)], check=True)
+    assert os.listdir(directory) == ["notes"]
 
 
 # --- The process around it --------------------------------------------------------------------

@@ -16,7 +16,7 @@ from agent_sandbox.client._calls import Target
 from agent_sandbox.client._http import is_loopback, proxy_for
 from agent_sandbox.client.providers import Endpoint
 from agent_sandbox.client.settings import Settings
-from agent_sandbox.models import ConfigError, UnsupportedError
+from agent_sandbox.models import ConfigError, SandboxUnavailableError, UnsupportedError
 from agent_sandbox.wire import e2b
 
 VARIABLES = {
@@ -70,33 +70,52 @@ def test_an_argument_wins_over_the_environment_and_that_over_the_default(
     assert Settings.resolve(environ=environ, **arguments) == expected
 
 
+PROVIDER = "The provider is one of: local, express."
+LOCAL = "Local sandboxes have no api_url, api_key or sandbox_url."
+API_URL = "api_url (AGENT_SANDBOX_API_URL) must be "
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "reason"),
     [
-        {"provider": "nobody"},
-        {"provider": "express"},
-        {"provider": "local", "api_url": URL},
-        {"provider": "local", "api_key": "k"},
-        {"provider": "local", "sandbox_url": URL},
-        {"api_key": "k"},
-        {"api_url": "ftp://host"},
-        {"api_url": "host:80"},
-        {"api_url": "http://"},
-        {"api_url": "http://user:secret@host"},
-        {"api_url": "http://host/?q"},
-        {"api_url": "http://host/#f"},
-        {"api_url": "http://host:99999"},
-        {"api_url": "http://ho st"},
-        {"api_url": URL, "api_key": "a\nb"},
-        {"api_url": URL, "api_key": "é"},
-        {"api_url": URL, "sandbox_url": "nonsense"},
+        ({"provider": "nobody"}, PROVIDER),
+        ({"provider": "express"}, "The express provider needs an api_url (AGENT_SANDBOX_API_URL)."),
+        ({"provider": "local", "api_url": URL}, LOCAL),
+        ({"provider": "local", "api_key": "k"}, LOCAL),
+        ({"provider": "local", "sandbox_url": URL}, LOCAL),
+        ({"api_key": "k"}, LOCAL),
+        ({"api_url": "ftp://host"}, API_URL + "an http or https URL."),
+        ({"api_url": "host:80"}, API_URL + "an http or https URL."),
+        ({"api_url": "http://"}, API_URL + "an http or https URL."),
+        ({"api_url": "http://host:99999"}, API_URL + "an http or https URL."),
+        ({"api_url": "http://ho st"}, API_URL + "an http or https URL."),
+        (
+            {"api_url": "http://user:secret@host"},
+            API_URL + "a URL without credentials, query or fragment.",
+        ),
+        ({"api_url": "http://host/?q"}, API_URL + "a URL without credentials, query or fragment."),
+        ({"api_url": "http://host/#f"}, API_URL + "a URL without credentials, query or fragment."),
+        (
+            {"api_url": URL, "api_key": "a\nb"},
+            "api_key (AGENT_SANDBOX_API_KEY) must be visible ASCII.",
+        ),
+        (
+            {"api_url": URL, "api_key": "é"},
+            "api_key (AGENT_SANDBOX_API_KEY) must be visible ASCII.",
+        ),
+        (
+            {"api_url": URL, "sandbox_url": "nonsense"},
+            "sandbox_url (AGENT_SANDBOX_URL) must be an http or https URL.",
+        ),
     ],
     ids=str,
 )
-def test_settings_that_cannot_work_are_refused(arguments: dict[str, Any]) -> None:
+def test_settings_that_cannot_work_are_refused_with_a_reason_that_repeats_nothing(
+    arguments: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.resolve(environ={}, **arguments)
-    assert "secret" not in repr(caught.value.__dict__)
+    assert caught.value.__dict__ == {"reason": reason}
 
 
 def test_secrets_have_no_repr() -> None:
@@ -260,5 +279,29 @@ class _adapted:  # noqa: N801 - used as a function
 
 
 def test_an_adapter_brings_its_own_settings() -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as caught:
         agent_sandbox.SandboxClient(provider=Collecting(URL), api_key="k")
+    assert caught.value.__dict__ == {"reason": "A provider object brings its own URLs and key."}
+
+
+@pytest.mark.parametrize(
+    ("domain", "base"),
+    [
+        ("e.example", "https://49983-s.e.example"),
+        ("e.example:8443", "https://49983-s.e.example:8443"),
+        ("ü.example", None),
+        ("e.example/x?", None),
+        ("@e.example", None),
+        ("a b", None),
+        ("e.example:port", None),
+        ("a" * 300, None),
+    ],
+)
+def test_a_domain_that_is_none_is_refused(domain: str, base: str | None) -> None:
+    endpoint = Endpoint(Target("https://api.example", {}))
+    found = e2b.Sandbox(template_id="b", sandbox_id="s", envd_version="1", domain=domain)
+    if base is None:
+        with pytest.raises(SandboxUnavailableError):
+            endpoint.data(found)
+    else:
+        assert endpoint.data(found).base_url == base

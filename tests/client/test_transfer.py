@@ -13,6 +13,7 @@ import h11
 import pytest
 from tests.client.conftest import Connect, sends
 from tests.support.bad_peer import SANDBOX_ID, WAIT_S, BadPeer, Talk, answer, chunked
+from tests.support.express import wait_until
 
 import agent_sandbox
 import agent_sandbox.sync
@@ -199,6 +200,34 @@ async def test_the_bound_and_the_clock_hold_for_them_too(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("mode", [None, 0o600, 0o640, 0o666])
+async def test_a_download_is_never_more_open_than_what_it_replaces(
+    connect: Connect, mode: int | None, tmp_path: Path
+) -> None:
+    goal = tmp_path / "goal"
+    before = os.umask(0o022)
+    try:
+        if mode is not None:
+            goal.touch()
+            goal.chmod(mode)
+        seen: list[int] = []
+
+        def script(talk: Talk) -> None:
+            talk.send(answer(bytes(2_000_000), length=3_000_000))
+            wait_until(lambda: len(os.listdir(tmp_path)) == (1 if mode is None else 2), WAIT_S)
+            (part,) = tmp_path.glob(".*.part")
+            seen.append(part.stat().st_mode & 0o777)
+            talk.send(bytes(1_000_000))
+
+        with BadPeer(script) as peer:
+            async with connect(peer) as subject:
+                assert await subject.files("download", "/f", goal) == 3_000_000
+    finally:
+        os.umask(before)
+    assert seen == [0o644 if mode is None else 0o600]
+    assert goal.stat().st_mode & 0o777 == (0o644 if mode is None else mode)
+
+
 async def test_a_download_into_a_missing_folder_is_the_systems_error(
     connect: Connect, tmp_path: Path
 ) -> None:
@@ -323,8 +352,8 @@ async def test_a_broken_control_plane_is_an_unavailable_service(
 
 async def test_bytes_are_neither_copied_nor_cut_on_their_way_to_the_socket() -> None:
     data = bytes(1_048_576)
-    assert Content(data).for_blocking() is data
-    assert await Content(data).for_async() is data
+    assert [chunk is data for chunk in Content(data).for_blocking()] == [True]
+    assert [chunk is data async for chunk in await Content(data).for_async()] == [True]
     writer = h11.Connection(h11.CLIENT)
     writer.send(
         h11.Request(

@@ -21,6 +21,10 @@ T_co = TypeVar("T_co", covariant=True)
 class Sink(Protocol[T_co]):
     """Takes a body in order, chunk by chunk, and makes a value of it."""
 
+    @property
+    def slow(self) -> bool:
+        """Whether `finish` is work for another thread than an event loop's."""
+
     def feed(self, chunk: bytes, /) -> object: ...
 
     def finish(self) -> T_co: ...
@@ -31,7 +35,7 @@ class Sink(Protocol[T_co]):
 
 @runtime_checkable
 class DiskSink(Sink[T_co], Protocol[T_co]):
-    """A sink whose `spill` and `finish` wait for a disk; its `feed` says when to spill."""
+    """A sink whose `spill` waits for a disk, as `finish` does; its `feed` says when to spill."""
 
     def spill(self) -> None: ...
 
@@ -84,7 +88,6 @@ class Call(Generic[T_co]):
         accept: Looks at the head and returns the `Sink` (or `Decoder`) for the body, or raises:
             then no byte of the body is read and the response is closed.
         content: Body to send.
-        decoded: Whether the sink gets the body without its Content-Encoding.
         deadline_s: Wall-clock time around connecting, sending, the head and the body. None: no
             such bound, but no single wait is longer than `TRANSFER_TIMEOUT_S`.
         timeout_error: Raised when time is over.
@@ -97,7 +100,6 @@ class Call(Generic[T_co]):
     params: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     content: Content | bytes | None = None
-    decoded: bool = False
     deadline_s: float | None = TRANSFER_TIMEOUT_S
     timeout_error: type[AgentSandboxError] = TransferTimeoutError
     broken_error: type[AgentSandboxError] = TransferError

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Protocol, TypeAlias, cast, runtime_checkable
 
@@ -11,6 +12,7 @@ import anyio.to_thread
 
 from agent_sandbox.bytestream import Sha256
 from agent_sandbox.errors import TextEncodingError
+from agent_sandbox.wire import headers
 
 READ_BYTES = 262_144
 """Bytes that are read from a local file at once."""
@@ -40,6 +42,9 @@ class Content:
 
     Attributes:
         bytes_sent: Count so far.
+        exhausted: Whether the HTTP client has taken everything and asked for more. One whose
+            connection breaks asks no more, though it may go on to read an answer.
+        headers: What is known of the body before it is sent.
         failure: What the caller's own source raised; it is the caller's error, not the wire's.
     """
 
@@ -55,13 +60,15 @@ class Content:
             raise TypeError("data must be bytes, str, a file, or an iterator of bytes")
         self._sha256 = Sha256()
         self.bytes_sent = 0
+        self.exhausted = False
+        self.headers: Mapping[str, str] = {}
         self.failure: BaseException | None = None
 
     def hexdigest(self) -> str:
         """Return the sha256 of what was sent."""
         return self._sha256.hexdigest()
 
-    def for_blocking(self) -> bytes | Iterator[bytes]:
+    def for_blocking(self) -> Iterable[bytes]:
         """Return the body for a blocking client.
 
         Raises:
@@ -69,21 +76,33 @@ class Content:
         """
         source = self._source
         if isinstance(source, bytes):
-            return self._seen(source)
+            self._know(source)
+            return _Whole(self, source)
         if isinstance(source, ReadableFile):
             return self._watched(_file_chunks(source))
         if isinstance(source, Iterable):
             return self._watched(map(checked, source))
         raise TypeError("an async iterator needs the async client")
 
-    async def for_async(self) -> bytes | AsyncIterator[bytes]:
+    async def for_async(self) -> AsyncIterable[bytes]:
         """Return the body for an async client; files are read in worker threads."""
         source = self._source
-        if isinstance(source, bytes):
-            if len(source) > HASH_INLINE_BYTES:
-                return await anyio.to_thread.run_sync(self._seen, source)
-            return self._seen(source)
-        return self._awaited(source)
+        if not isinstance(source, bytes):
+            return self._awaited(source)
+        if len(source) > HASH_INLINE_BYTES:
+            await anyio.to_thread.run_sync(self._know, source)
+        else:
+            self._know(source)
+        return _AsyncWhole(self, source)
+
+    def _know(self, data: bytes) -> None:
+        self._seen(data)
+        digest = base64.b64encode(self._sha256.digest()).decode()
+        self.headers = {
+            "content-length": str(len(data)),
+            # Express verifies it before the file is put in its place; others do not look at it.
+            headers.REPR_DIGEST: f"sha-256=:{digest}:",
+        }
 
     def _seen(self, chunk: Octets | str) -> bytes:
         if isinstance(chunk, str):
@@ -99,6 +118,7 @@ class Content:
             for chunk in chunks:
                 if sent := self._seen(chunk):
                     yield sent
+            self.exhausted = True
 
     async def _awaited(
         self, source: ReadableFile | Iterable[Octets] | AsyncIterable[Octets]
@@ -117,6 +137,7 @@ class Content:
                 for chunk in source:
                     if sent := self._seen(checked(chunk)):
                         yield sent
+            self.exhausted = True
 
     @contextlib.contextmanager
     def _blaming_the_caller(self) -> Generator[None]:
@@ -125,6 +146,30 @@ class Content:
         except Exception as error:
             self.failure = error
             raise
+
+
+class _Whole(Iterable[bytes]):
+    """Bytes as a body that notes its end; it can be sent again, as an HTTP client's login does."""
+
+    def __init__(self, content: Content, data: bytes) -> None:
+        self._content, self._data = content, data
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._content.exhausted = False
+        if self._data:
+            yield self._data
+        self._content.exhausted = True
+
+
+class _AsyncWhole(AsyncIterable[bytes]):
+    """The async twin of `_Whole`."""
+
+    def __init__(self, content: Content, data: bytes) -> None:
+        self._whole = _Whole(content, data)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._whole:
+            yield chunk
 
 
 def utf8(text: str) -> bytes:

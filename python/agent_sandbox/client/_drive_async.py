@@ -141,16 +141,17 @@ class AsyncDriver:
     async def _attempt(self, call: Call[Sink[T]], target: Target) -> T:
         response, sink = await self.open(call, target)
         try:
+            # `stream` itself: the layers of httpx's iterators cost time, and close without a bound.
             if isinstance(sink, DiskSink):
-                async for chunk in _body(response, call):
+                async for chunk in response.stream:
                     if sink.feed(chunk):
                         await anyio.to_thread.run_sync(sink.spill)
-                value: T = await anyio.to_thread.run_sync(sink.finish)
             else:
                 feed = sink.feed
-                async for chunk in _body(response, call):
+                async for chunk in response.stream:
                     feed(chunk)
-                value = sink.finish()
+            value: T
+            value = await anyio.to_thread.run_sync(sink.finish) if sink.slow else sink.finish()
         except self.faults as fault:
             sink.discard()
             await self.close(response)
@@ -181,8 +182,3 @@ def _closed(task: asyncio.Future[None]) -> None:
     _closing.discard(task)
     if not task.cancelled():
         task.exception()  # how a response fails to close interests nobody; it is closed
-
-
-def _body(response: Any, call: Call[Any]) -> Any:
-    # `stream` itself: the layers of aiter_raw cost time, and close without a bound.
-    return response.aiter_bytes() if call.decoded else response.stream

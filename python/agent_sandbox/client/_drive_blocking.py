@@ -130,13 +130,14 @@ class BlockingDriver:
         response, sink = self.open(call, target)
         rescue.watch(response)
         try:
+            # `stream` itself: the layers of httpx's iterators cost time.
             if isinstance(sink, DiskSink):
-                for chunk in _body(response, call):
+                for chunk in response.stream:
                     if sink.feed(chunk):
                         sink.spill()
             else:
                 feed = sink.feed
-                for chunk in _body(response, call):
+                for chunk in response.stream:
                     feed(chunk)
             rescue.end()
             value = sink.finish()
@@ -152,8 +153,3 @@ class BlockingDriver:
             response.extensions["network_stream"].close()
         self.close(response)
         return value
-
-
-def _body(response: Any, call: Call[Any]) -> Any:
-    # `stream` itself: the layers of iter_raw cost time.
-    return response.iter_bytes() if call.decoded else response.stream

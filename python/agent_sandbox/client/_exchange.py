@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 import httpcore2
 
 from agent_sandbox.client._calls import Call, Head, Target
+from agent_sandbox.client._content import Content
 from agent_sandbox.errors import AgentSandboxError, SandboxUnavailableError
 from agent_sandbox.limits import RESOLVE_TIMEOUT_S, TRANSFER_TIMEOUT_S
 
@@ -78,7 +79,8 @@ def url_of(call: Call[Any], target: Target) -> str:
 
 def headers_of(call: Call[Any], target: Target) -> Mapping[str, str]:
     """Return the headers of a call; its own win over the target's."""
-    return {"accept-encoding": "identity", **target.headers, **call.headers}
+    known = call.content.headers if isinstance(call.content, Content) else {}
+    return {"accept-encoding": "identity", **target.headers, **call.headers, **known}
 
 
 def head_of(response: Response) -> Head:

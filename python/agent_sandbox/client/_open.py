@@ -36,18 +36,18 @@ def choose_provider(
     """Return the provider that the arguments and the environment name.
 
     Raises:
-        ConfigError: E6000.
+        ConfigError: E6000, with a `reason`.
     """
     if provider is not None and not isinstance(provider, str):
         if any(value is not None for value in (api_url, api_key, sandbox_url)):
-            raise ConfigError
+            raise ConfigError(reason="A provider object brings its own URLs and key.")
         return provider
     settings = Settings.resolve(
         provider=provider, api_url=api_url, api_key=api_key, sandbox_url=sandbox_url
     )
     if settings.api_url is None:
-        if http_client is not None:  # it cannot reach our unix socket
-            raise ConfigError
+        if http_client is not None:
+            raise ConfigError(reason="An http_client of your own cannot reach local sandboxes.")
         return LocalProvider()
     return ExpressProvider(
         settings.api_url, api_key=settings.api_key, sandbox_url=settings.sandbox_url

@@ -40,29 +40,7 @@ class Commands:
         on_stderr: OnOutput | None = None,
         check: bool = False,
     ) -> CommandResult:
-        """Run a command to its end and return its status and output.
-
-        A status other than 0 is a result, and so is a missing program in a line of bash (127). The
-        result holds the first and the last MiB of each stream and says what is left out between.
-        When this call is cancelled, or its connection breaks, the command is killed with
-        everything in its process group; what it started in sessions of their own lives on. The
-        sandbox does not reach the end of its life while it runs.
-
-        Args:
-            command: A line for `bash -l -c`, or a program with its arguments.
-            cwd: Absolute path; None is `/home/user`.
-            env: Added to the sandbox's environment.
-            timeout_s: Seconds after which it is killed; None is no bound.
-            on_stdout: Gets standard output as it comes, all of it. The command waits for a slow
-                one; one that takes nothing for 30 s ends this call (E5010) and the command.
-            on_stderr: The same for standard error.
-            check: Whether a status other than 0 is an error.
-
-        Raises:
-            FileMissingError: E4001: there is no such program, or no such directory `cwd`.
-            CommandTimeoutError: E5008: time was over; `.result` is what it wrote until then.
-            CommandFailedError: E5009: `check`, and the status is not 0; `.result` has it.
-        """
+        """Blocking twin of `Commands.run`."""
         live = on_stdout is not None or on_stderr is not None
         call = commands.run(command, cwd, env, timeout_s, live=live)
         collector = commands.Collector(check=check)

@@ -45,8 +45,9 @@ class Settings:
         a provider, an API URL means `express`, and nothing means `local`.
 
         Raises:
-            ConfigError: E6000: an unknown provider, `express` without an API URL, `local` with
-                arguments that only `express` has, or a malformed URL or key.
+            ConfigError: E6000, with a `reason` that repeats no value: an unknown provider,
+                `express` without an API URL, `local` with arguments that only `express` has, or a
+                malformed URL or key.
         """
         env = os.environ if environ is None else environ
         given = api_url, api_key, sandbox_url
@@ -56,42 +57,48 @@ class Settings:
             named = api_url or env.get("AGENT_SANDBOX_API_URL")
             provider = "express" if named else "local"
         if provider not in PROVIDERS:
-            raise ConfigError
+            raise ConfigError(reason="The provider is one of: " + ", ".join(PROVIDERS) + ".")
         if provider == "local":
             if any(value is not None for value in given):
-                raise ConfigError
+                raise ConfigError(reason="Local sandboxes have no api_url, api_key or sandbox_url.")
             return cls(provider="local")
         api_url = api_url or env.get("AGENT_SANDBOX_API_URL") or None
         if api_url is None:
-            raise ConfigError
+            raise ConfigError(
+                reason="The express provider needs an api_url (AGENT_SANDBOX_API_URL)."
+            )
         sandbox_url = sandbox_url or env.get("AGENT_SANDBOX_URL") or None
         return cls(
             provider="express",
-            api_url=_checked_url(api_url),
+            api_url=_checked_url(api_url, "api_url (AGENT_SANDBOX_API_URL)"),
             api_key=_checked_key(api_key or env.get("AGENT_SANDBOX_API_KEY") or None),
-            sandbox_url=None if sandbox_url is None else _checked_url(sandbox_url),
+            sandbox_url=None
+            if sandbox_url is None
+            else _checked_url(sandbox_url, "sandbox_url (AGENT_SANDBOX_URL)"),
         )
 
 
-def _checked_url(url: str) -> str:
-    """Return an http or https URL without its trailing slash."""
+def _checked_url(url: str, name: str) -> str:
+    """Return an http or https URL without its trailing slash.
+
+    Raises:
+        ConfigError: E6000: it is none, or has a part that a base cannot have.
+    """
     try:
         parts = urlsplit(url)
-        port = parts.port
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise ConfigError from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ConfigError
+        usable = False
+    if not usable or not url.isascii() or any(char.isspace() for char in url):
+        raise ConfigError(reason=f"{name} must be an http or https URL.")
     # Credentials in a URL end up in logs; a query or a fragment cannot be a base.
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ConfigError
-    if not url.isascii() or any(char.isspace() for char in url):
-        raise ConfigError
+        raise ConfigError(reason=f"{name} must be a URL without credentials, query or fragment.")
     return url.rstrip("/")
 
 
 def _checked_key(key: str | None) -> str | None:
     """Return a key that can stand in a header: visible ASCII."""
     if key is not None and not all("!" <= char <= "~" for char in key):
-        raise ConfigError
+        raise ConfigError(reason="api_key (AGENT_SANDBOX_API_KEY) must be visible ASCII.")
     return key

@@ -67,6 +67,11 @@ def checked_sandbox_id(sandbox_id: str) -> str:
     Raises:
         SandboxNotFoundError: E5001: no service gives such an id, so there is no such sandbox.
     """
-    if not isinstance(sandbox_id, str) or not _SANDBOX_ID.fullmatch(sandbox_id):
+    if not isinstance(sandbox_id, str) or not is_sandbox_id(sandbox_id):
         raise SandboxNotFoundError
     return sandbox_id
+
+
+def is_sandbox_id(text: str) -> bool:
+    """Tell whether a text has the form of an id."""
+    return _SANDBOX_ID.fullmatch(text) is not None

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from agent_sandbox.client._answers import READ, Failures, require_identity
 from agent_sandbox.client._calls import Call, Head, Operation, Sink, exchange
-from agent_sandbox.client._sinks import Bounded
+from agent_sandbox.client._sinks import Parsed
 from agent_sandbox.errors import AgentSandboxError, TransferError, TransferTimeoutError
 from agent_sandbox.wire import connect, headers
 
 M = TypeVar("M", bound=BaseModel)
-
-MAX_ANSWER_BYTES = 67_108_864
-"""Longest answer of one call: a list of some hundred thousand entries."""
 
 
 def unary(
@@ -37,25 +34,23 @@ def unary(
         late: What is raised when time is over.
     """
 
-    def accept(head: Head) -> Sink[bytes]:
+    def accept(head: Head) -> Sink[M]:
         failures.check(head, 200)
         require_identity(head)
-        return Bounded(MAX_ANSWER_BYTES, over=_too_long)
+        return Parsed(connect.MAX_MESSAGE_BYTES, answer.model_validate_json, TransferError)
 
-    data = yield from exchange(
-        Call(
-            method="POST",
-            path=f"/{service}/{method}",
-            headers=rpc_headers(connect.UNARY_TYPE),
-            content=body,
-            accept=accept,
-            timeout_error=late,
+    return (
+        yield from exchange(
+            Call(
+                method="POST",
+                path=f"/{service}/{method}",
+                headers=rpc_headers(connect.UNARY_TYPE),
+                content=body,
+                accept=accept,
+                timeout_error=late,
+            )
         )
     )
-    try:
-        return answer.model_validate_json(data)
-    except ValidationError:
-        raise TransferError from None
 
 
 def rpc_headers(content_type: str) -> dict[str, str]:
@@ -64,7 +59,3 @@ def rpc_headers(content_type: str) -> dict[str, str]:
         "content-type": content_type,
         headers.CONNECT_PROTOCOL_VERSION: connect.PROTOCOL_VERSION,
     }
-
-
-def _too_long(limit: int) -> AgentSandboxError:
-    return TransferError()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from agent_sandbox.client._answers import READ, STREAM_END, named_error, require_identity
-from agent_sandbox.client._calls import Call, Decoder, Head, Operation
-from agent_sandbox.client.operations._rpc import rpc_headers, unary
+from agent_sandbox.client._calls import Call, Decoder, Head, Operation, Sink, exchange
+from agent_sandbox.client._sinks import Parsed
+from agent_sandbox.client.operations import _entries
+from agent_sandbox.client.operations._rpc import rpc_headers
 from agent_sandbox.errors import (
     AgentSandboxError,
     ArgumentError,
@@ -19,11 +21,14 @@ from agent_sandbox.errors import (
     SizeLimitError,
     TransferError,
 )
-from agent_sandbox.models import FileEvent, FileEventType, FileInfo, FileType
+from agent_sandbox.models import FileEvent, FileInfo, FileType
 from agent_sandbox.paths import canonical_path
 from agent_sandbox.wire import connect, e2b, headers
 
-M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+MAX_LISTING_BYTES = 67_108_864
+"""Longest list of a directory (64 MiB): more than Express sends."""
 
 
 def list_dir(path: str, depth: int) -> Operation[list[FileInfo]]:
@@ -32,14 +37,16 @@ def list_dir(path: str, depth: int) -> Operation[list[FileInfo]]:
     if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= 0xFFFF_FFFF:
         raise ArgumentError
     request = e2b.ListDirRequest(path=path, depth=depth)
-    answer = yield from _unary("ListDir", request.to_json(), e2b.ListDirResponse)
-    return [_info(entry) for entry in answer.entries]
+    parse = partial(_entries.listed, path=path, depth=depth)
+    return (yield from _unary("ListDir", request, parse, MAX_LISTING_BYTES))
 
 
 def stat(path: str) -> Operation[FileInfo]:
     """Describe a look at one entry."""
-    request = e2b.StatRequest(path=canonical_path(path, directory=True))
-    return _entry((yield from _unary("Stat", request.to_json(), e2b.EntryResponse)))
+    path = canonical_path(path, directory=True)
+    return (
+        yield from _unary("Stat", e2b.StatRequest(path=path), partial(_entries.single, path=path))
+    )
 
 
 def exists(path: str) -> Operation[bool]:
@@ -55,7 +62,7 @@ def make_dir(path: str) -> Operation[bool]:
     """Describe the making of a directory; its value is False where it stood already."""
     request = e2b.MakeDirRequest(path=canonical_path(path, directory=True))
     try:
-        yield from _unary("MakeDir", request.to_json(), e2b.EntryResponse)
+        yield from _unary("MakeDir", request, e2b.EntryResponse.model_validate_json)
     except FileConflictError:
         found = yield from stat(path)
         if found.type is FileType.DIRECTORY:
@@ -70,13 +77,14 @@ def rename(old_path: str, new_path: str) -> Operation[FileInfo]:
         source=canonical_path(old_path, directory=True),
         destination=canonical_path(new_path, directory=True),
     )
-    return _entry((yield from _unary("Move", request.to_json(), e2b.EntryResponse)))
+    parse = partial(_entries.single, path=request.destination)
+    return (yield from _unary("Move", request, parse))
 
 
 def remove(path: str) -> Operation[None]:
     """Describe the removal of an entry and everything under it."""
     request = e2b.RemoveRequest(path=canonical_path(path, directory=True))
-    yield from _unary("Remove", request.to_json(), e2b.Empty)
+    yield from _unary("Remove", request, e2b.Empty.model_validate_json)
 
 
 def watch(path: str, *, recursive: bool) -> Call[Decoder[FileEvent]]:
@@ -94,45 +102,34 @@ def watch(path: str, *, recursive: bool) -> Call[Decoder[FileEvent]]:
     )
 
 
-def _unary(method: str, body: bytes, answer: type[M]) -> Operation[M]:
-    return unary(e2b.FILESYSTEM_SERVICE, method, body, answer)
+class _Request(Protocol):
+    def to_json(self) -> bytes: ...
 
 
-def _entry(answer: e2b.EntryResponse) -> FileInfo:
-    if answer.entry is None:
-        raise TransferError
-    return _info(answer.entry)
+def _unary(
+    method: str,
+    request: _Request,
+    parse: Callable[[bytes], T],
+    limit: int = connect.MAX_MESSAGE_BYTES,
+) -> Operation[T]:
+    def accept(head: Head) -> Sink[T]:
+        if head.status == 413:  # the answer would be too large, not the disk too small
+            raise SizeLimitError(limit)
+        READ.check(head, 200)
+        require_identity(head)
+        return Parsed(limit, parse, TransferError)
 
-
-_TYPES = {
-    e2b.FileType.FILE: FileType.FILE,
-    e2b.FileType.DIRECTORY: FileType.DIRECTORY,
-    e2b.FileType.SYMLINK: FileType.SYMLINK,
-}
-
-
-def _info(entry: e2b.EntryInfo) -> FileInfo:
-    kind = _TYPES.get(entry.type, FileType.OTHER)
-    return FileInfo(
-        name=entry.name,
-        path=entry.path,
-        type=FileType.SYMLINK if entry.is_symlink else kind,
-        size_bytes=entry.size,
-        mode=entry.mode & 0o7777,
-        owner=entry.owner,
-        group=entry.group,
-        modified_at=entry.modified_time or datetime.fromtimestamp(0, UTC),
-        symlink_target=entry.symlink_target,
+    return (
+        yield from exchange(
+            Call(
+                method="POST",
+                path=f"/{e2b.FILESYSTEM_SERVICE}/{method}",
+                headers=rpc_headers(connect.UNARY_TYPE),
+                content=request.to_json(),
+                accept=accept,
+            )
+        )
     )
-
-
-_EVENTS = {
-    e2b.EventType.CREATE: FileEventType.CREATE,
-    e2b.EventType.WRITE: FileEventType.WRITE,
-    e2b.EventType.REMOVE: FileEventType.REMOVE,
-    e2b.EventType.RENAME: FileEventType.RENAME,
-    e2b.EventType.CHMOD: FileEventType.CHMOD,
-}
 
 
 def _events(head: Head) -> Decoder[FileEvent]:
@@ -169,9 +166,8 @@ class _Events:
             except ValidationError:
                 raise TransferError from None
             self.started = True
-            change = message.filesystem
-            if change is not None and change.type in _EVENTS:
-                events.append(FileEvent(name=change.name, type=_EVENTS[change.type]))
+            if message.filesystem and (change := _entries.event(message.filesystem)):
+                events.append(change)
         return events
 
     def finish(self) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from agent_sandbox.client._answers import READ, WRITE, require_framing, require_identity
 from agent_sandbox.client._calls import Call, Decoder, Head, Operation, Sink, exchange
 from agent_sandbox.client._content import AsyncWritable, Content, ReadableFile
-from agent_sandbox.client._sinks import Bounded, LocalFile, Nothing, Whole
+from agent_sandbox.client._sinks import Bounded, Gunzipped, LocalFile, Nothing, Parsed, Whole
 from agent_sandbox.client.operations._checks import checked_deadline, checked_max_bytes
 from agent_sandbox.errors import (
+    DeclarationError,
     FileSizeLimitError,
     TextEncodingError,
     TransferError,
@@ -22,6 +26,10 @@ from agent_sandbox.errors import (
 from agent_sandbox.limits import TRANSFER_TIMEOUT_S
 from agent_sandbox.models import WriteInfo
 from agent_sandbox.paths import canonical_path
+from agent_sandbox.wire import e2b
+
+MAX_WRITTEN_BYTES = 65_536
+"""Longest answer to a write."""
 
 LocalPath = str | os.PathLike[str]
 
@@ -57,7 +65,6 @@ def read_bytes(
                     params={"path": path},
                     headers={"accept-encoding": coding},
                     accept=_whole,
-                    decoded=True,
                     deadline_s=deadline_s,
                 )
             )
@@ -150,21 +157,37 @@ def download(
 
 
 def write(path: str, data: AsyncWritable, deadline_s: float | None) -> Operation[WriteInfo]:
-    """Describe a write of everything that `data` yields, sent once."""
+    """Describe a write of everything that `data` yields, sent once.
+
+    A success counts only where everything was sent, and the service says so.
+    """
     path, deadline_s = canonical_path(path), checked_deadline(deadline_s)
     content = Content(data)
-    yield from exchange(
-        Call(
-            method="POST",
-            path="/files",
-            params={"path": path},
-            headers={"content-type": "application/octet-stream"},
-            content=content,
-            accept=_written,
-            deadline_s=deadline_s,
-            timeout_error=UploadTimeoutError,
+
+    def written(head: Head) -> Sink[None]:
+        WRITE.check(head, 200, 201, 204)
+        if not content.exhausted:  # the answer came too early, and then the connection broke
+            raise TransferError
+        if head.status == 204:
+            return Nothing()
+        require_identity(head)
+        return Parsed(MAX_WRITTEN_BYTES, partial(_check_written, content=content), TransferError)
+
+    try:
+        yield from exchange(
+            Call(
+                method="POST",
+                path="/files",
+                params={"path": path},
+                headers={"content-type": "application/octet-stream"},
+                content=content,
+                accept=written,
+                deadline_s=deadline_s,
+                timeout_error=UploadTimeoutError,
+            )
         )
-    )
+    except DeclarationError:  # other bytes arrived than were sent; our caller declared nothing
+        raise TransferError from None
     return WriteInfo(path=path, bytes_written=content.bytes_sent, sha256=content.hexdigest())
 
 
@@ -191,18 +214,28 @@ def _regular(path: str, flags: int) -> int:
 
 def _whole(head: Head) -> Sink[bytes]:
     READ.check(head, 200)
-    return Whole()
-
-
-def _written(head: Head) -> Sink[None]:
-    WRITE.check(head, 200, 201, 204)
-    return Nothing()
+    codings = [coding for coding in head.all("content-encoding") if coding not in ("", "identity")]
+    if not codings:
+        return Whole()
+    if codings != ["gzip"]:  # nothing else is asked for, and layers of it are a bomb
+        raise TransferError
+    return Gunzipped()
 
 
 def _proved(head: Head) -> int | None:
     READ.check(head, 200)
     require_identity(head)
     return require_framing(head)
+
+
+_ANSWER = TypeAdapter(list[e2b.WrittenFile])
+
+
+def _check_written(data: bytes, content: Content) -> None:
+    """Check what a service says about a write: one file, of the size that was sent."""
+    files = _ANSWER.validate_json(data)
+    if len(files) != 1 or files[0].size not in (None, content.bytes_sent):
+        raise TransferError
 
 
 class _Chunks:

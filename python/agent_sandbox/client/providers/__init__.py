@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from agent_sandbox.client._calls import Target
 from agent_sandbox.errors import SandboxUnavailableError
 from agent_sandbox.wire import e2b, headers
+
+_TOKEN = re.compile(r"[!-~]{1,4096}")
+_DOMAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252})(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +35,13 @@ class Endpoint:
         """Return where the data plane of a sandbox is, with its credentials.
 
         Raises:
-            SandboxUnavailableError: E5003: the service gave a token that no header can hold.
+            SandboxUnavailableError: E5003: the service gave a token that no header can hold, or a
+                domain that is none.
         """
         base = self.sandbox_url
         if base is None and sandbox.domain and self.api.base_url.startswith("https://"):
+            if not _DOMAIN.fullmatch(sandbox.domain):
+                raise SandboxUnavailableError
             base = f"https://{headers.ENVD_PORT}-{sandbox.sandbox_id}.{sandbox.domain}"
         routing = {
             headers.SANDBOX_ID: sandbox.sandbox_id,
@@ -42,7 +49,7 @@ class Endpoint:
         }
         token = sandbox.envd_access_token
         if token is not None:
-            if not token.isascii() or not token.isprintable():
+            if not _TOKEN.fullmatch(token):
                 raise SandboxUnavailableError
             routing[headers.ACCESS_TOKEN] = token
         return Target(base or self.api.base_url, routing)

@@ -10,8 +10,8 @@ import atexit
 import contextlib
 import os
 import select
-import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -36,7 +36,10 @@ _MAX_SOCKET_PATH_BYTES = 100
 
 _PASSED_ON = frozenset(
     {
+        "AGENT_SANDBOX_GID",
+        "AGENT_SANDBOX_LOG_LEVEL",
         "AGENT_SANDBOX_PURE_PYTHON",
+        "AGENT_SANDBOX_UID",
         "HOME",
         "LANG",
         "LC_ALL",
@@ -159,7 +162,10 @@ class _Service:
 
     def _remove_directory(self) -> None:
         if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            # Never a whole tree: what else may be there is not ours to remove.
+            with contextlib.suppress(OSError):
+                (self._directory / "s").unlink(missing_ok=True)
+                self._directory.rmdir()
             self._directory = None
 
 
@@ -218,17 +224,33 @@ def _short_directory() -> Path:
 
 def _sweep(base: Path) -> None:
     """Remove the directories of processes that were killed before they could."""
-    for socket_path in base.glob("asb-*/s"):
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-            found = socket_path.lstat()
-            young = time.time() - found.st_mtime < _SETTLED_S
-            if found.st_uid != os.geteuid() or young:
-                continue
-            probe.setblocking(False)
+    for directory in base.glob("asb-*"):
+        with contextlib.suppress(OSError):
+            held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                probe.connect(str(socket_path))
-            except ConnectionRefusedError:  # nobody listens, and nobody ever will again
-                shutil.rmtree(socket_path.parent, ignore_errors=True)
+                if _is_abandoned(held):
+                    os.unlink("s", dir_fd=held)
+                    directory.rmdir()  # only an empty one: a socket is all that we ever put there
+            finally:
+                os.close(held)
+
+
+def _is_abandoned(directory: int) -> bool:
+    """Tell whether a directory is one that `_short_directory` made, with a socket nobody hears."""
+    own = os.fstat(directory)
+    found = os.stat("s", dir_fd=directory, follow_symlinks=False)
+    ours = own.st_uid == found.st_uid == os.geteuid()
+    if not (ours and stat.S_IMODE(own.st_mode) == 0o700 and stat.S_ISSOCK(found.st_mode)):
+        return False
+    if time.time() - found.st_mtime < _SETTLED_S:
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(f"/proc/self/fd/{directory}/s")
+        except ConnectionRefusedError:  # nobody listens, and nobody ever will again
+            return True
+    return False
 
 
 _service = _Service()

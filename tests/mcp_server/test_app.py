@@ -5,11 +5,14 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from tests.support.mcp_servers import environment
 
+from agent_sandbox.client.settings import Settings
 from agent_sandbox.errors import ConfigError
+from agent_sandbox.mcp_server import app
 from agent_sandbox.mcp_server.app import run_http, run_stdio
 from agent_sandbox.mcp_server.config import McpConfig, is_loopback
 
@@ -74,3 +77,17 @@ def test_the_module_is_a_stdio_server_that_ends_with_its_input() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("left", [frozenset(), frozenset({"x"})])
+@pytest.mark.parametrize("provider", ["local", "express"])
+def test_a_hard_exit_hands_over_what_another_service_still_has(
+    monkeypatch: pytest.MonkeyPatch, provider: str, left: frozenset[str]
+) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(app, "hand_off", lambda _settings, ids: done.append(ids))
+    monkeypatch.setattr("os._exit", done.append)
+    url = "http://127.0.0.1:9" if provider == "express" else None
+    registry = SimpleNamespace(reaper=SimpleNamespace(recorded=left))
+    app._exit_hard(Settings(provider=provider, api_url=url), registry)  # type: ignore[arg-type]
+    assert done == ([left, 0] if left and provider == "express" else [0])

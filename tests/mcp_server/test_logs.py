@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from tests.support.express import Service
 from tests.support.mcp_servers import RawHttp, http_server
 
 from agent_sandbox.mcp_server import McpConfig, build_server
-from agent_sandbox.mcp_server.logs import SDK_LOGGERS, log_unexpected
+from agent_sandbox.mcp_server.logs import SDK_LOGGERS, log_loop_error, log_unexpected
 from agent_sandbox.mcp_server.tools import binary
 
 CANARY = "canary-7d1f"
@@ -78,6 +79,17 @@ def test_an_unexpected_error_is_logged_without_its_text(records: list[logging.Lo
         log_unexpected("a test", error)
     assert CANARY not in written(records)
     assert "RuntimeError at" in written(records)
+
+
+async def test_what_nobody_awaited_is_logged_without_its_text(
+    records: list[logging.LogRecord],
+) -> None:
+    loop = asyncio.get_running_loop()
+    for error in (RuntimeError(CANARY), asyncio.InvalidStateError(CANARY), None):
+        log_loop_error(loop, {"message": CANARY, "exception": error, "handle": CANARY})
+    assert CANARY not in written(records)
+    assert len([record for record in records if record.name != "asyncio"]) == 2
+    assert "RuntimeError" in written(records)
 
 
 async def test_a_tool_that_breaks_shows_its_secret_to_nobody(

@@ -7,15 +7,24 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
+from agent_sandbox.client.settings import Settings
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.config import McpConfig
+from agent_sandbox.mcp_server.handoff import hand_off
 from agent_sandbox.mcp_server.http import listening_socket, serve_http, url_of
-from agent_sandbox.mcp_server.logs import PROCESS_LOGGERS, log_to_stderr, redact_libraries
+from agent_sandbox.mcp_server.logs import (
+    PROCESS_LOGGERS,
+    log_loop_error,
+    log_to_stderr,
+    redact_libraries,
+)
 from agent_sandbox.mcp_server.memory import keep_freed_memory
+from agent_sandbox.mcp_server.ownership import Registry
 from agent_sandbox.mcp_server.server import build_server
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.stdio import Wire, diverted_stdio, serve_stdio
@@ -23,15 +32,16 @@ from agent_sandbox.mcp_server.stdio import Wire, diverted_stdio, serve_stdio
 STDIO_CLEANUP_S = 1.0
 """Time for destroying sandboxes after the client has gone."""
 
-STDIO_EXIT_S = 1.8
+STDIO_EXIT_S = 1.5
 """Time from the client's going to the end of the process; the official client kills after 2 s."""
 
 
 def run_stdio(config: McpConfig) -> None:
     """Serve one client on descriptors 0 and 1, and return when it has gone.
 
-    Whatever happens, the process ends within 1.8 s of the client's closing its side: it is ended
-    hard if something does not let go, with status 0.
+    Whatever happens, the process ends within 1.5 s of the client's closing its side, or of SIGINT
+    or SIGTERM: it is ended hard if something does not let go, with status 0. Sandboxes that are
+    not destroyed by then are handed to a process of their own.
 
     Raises:
         ConfigError: E6000, settings that contradict each other.
@@ -44,36 +54,62 @@ def run_stdio(config: McpConfig) -> None:
 
 async def _stdio(config: McpConfig, wire: Wire) -> None:
     bounded = replace(config, shutdown_timeout_s=min(config.shutdown_timeout_s, STDIO_CLEANUP_S))
-    stopping = asyncio.current_task()
-    assert stopping is not None  # noqa: S101 - this is a coroutine of a task
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.cancel)
+    serving = asyncio.current_task()
+    assert serving is not None  # noqa: S101 - this is a coroutine of a task
+    asyncio.get_running_loop().set_exception_handler(log_loop_error)
     with suppress(asyncio.CancelledError):  # told to stop: everything ends in order
         async with open_state(bounded) as state:
+            exit_hard = partial(_exit_hard, config.settings(), state.registry)
+            _on_first_signal(exit_hard, serving.cancel)
 
             @asynccontextmanager
             async def borrowed() -> AsyncIterator[ServerState]:
                 yield state
 
-            def client_gone() -> None:
-                state.registry.end_scope(state.registry.process_scope)
-                _end_process_after(STDIO_EXIT_S)
+            await serve_stdio(
+                _sdk.lowlevel_server(build_server(bounded, open_state_=borrowed)),
+                wire,
+                on_eof=partial(_after, STDIO_EXIT_S, exit_hard),
+                on_end=partial(state.registry.end_scope, state.registry.process_scope),
+            )
 
-            server = build_server(bounded, open_state_=borrowed)
-            await serve_stdio(_sdk.lowlevel_server(server), wire, on_end=client_gone)
+
+def _on_first_signal(exit_hard: Callable[[], None], stop: Callable[[], object]) -> None:
+    """Stop in order at the first SIGINT or SIGTERM, in the time that an end of input has."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def stop_once() -> None:
+        for number in numbers:
+            loop.add_signal_handler(number, _ignore)  # a second one must not disturb the end
+        _after(STDIO_EXIT_S, exit_hard)
+        stop()
+
+    for number in numbers:
+        loop.add_signal_handler(number, stop_once)
+
+
+def _ignore() -> None:
+    pass
+
+
+def _after(seconds: float, action: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+
+
+def _exit_hard(settings: Settings, registry: Registry) -> None:
+    left = registry.reaper.recorded
+    if left and settings.api_url is not None:
+        hand_off(settings, left)
+    os._exit(0)
 
 
 def _prepare_process() -> None:
     log_to_stderr()
     redact_libraries(*PROCESS_LOGGERS)
     keep_freed_memory()
-
-
-def _end_process_after(seconds: float) -> None:
-    timer = threading.Timer(seconds, os._exit, args=(0,))
-    timer.daemon = True
-    timer.start()
 
 
 def run_http(config: McpConfig) -> None:

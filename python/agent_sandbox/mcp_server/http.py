@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from starlette.routing import Route
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.http_guard import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, HttpGuard
+from agent_sandbox.mcp_server.logs import log_loop_error
 from agent_sandbox.mcp_server.server import build_server
 
 MCP_PATH = "/mcp"
@@ -92,6 +94,7 @@ def url_of(listener: socket.socket) -> str:
 
 async def serve_http(config: McpConfig, listener: socket.socket) -> None:
     """Serve until the process is told to stop (SIGINT, SIGTERM), then end every scope."""
+    asyncio.get_running_loop().set_exception_handler(log_loop_error)
     server = uvicorn.Server(
         uvicorn.Config(
             build_http_app(config),

@@ -7,9 +7,11 @@ never passed on: a record of theirs becomes its place, its level and the kind of
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import uuid
+from typing import Any
 
 log = logging.getLogger("agent_sandbox.mcp_server")
 
@@ -59,6 +61,19 @@ def log_unexpected(where: str, error: BaseException) -> None:
         trace = trace.tb_next
     place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "unknown place"
     log.error("error %s in %s: %s at %s", uuid.uuid4().hex[:12], where, type(error).__name__, place)
+
+
+def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what nobody awaited, for `loop.set_exception_handler`: its kind, and no text.
+
+    asyncio's own handler prints messages and reprs. An `InvalidStateError` is no fault: anyio lets
+    the loop settle the future of a read that was cancelled in the same turn.
+    """
+    error = context.get("exception")
+    if error is None:
+        log.error("the event loop reported something; its text is withheld")
+    elif not isinstance(error, asyncio.InvalidStateError):
+        log_unexpected("the event loop", error)
 
 
 def log_to_stderr(level: int = logging.WARNING) -> None:

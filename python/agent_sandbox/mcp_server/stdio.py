@@ -91,7 +91,13 @@ def diverted_stdio() -> Iterator[Wire]:
         os.close(null)
 
 
-async def serve_stdio(server: Server[object], wire: Wire, *, on_end: Callable[[], None]) -> None:
+async def serve_stdio(
+    server: Server[object],
+    wire: Wire,
+    *,
+    on_eof: Callable[[], None],
+    on_end: Callable[[], None],
+) -> None:
     """Serve one client until it closes its side, or `wire` breaks, or the task is cancelled.
 
     Lines over 8 MiB and malformed ones are answered with an error and the next line is served. A
@@ -101,9 +107,11 @@ async def serve_stdio(server: Server[object], wire: Wire, *, on_end: Callable[[]
     Args:
         server: What answers.
         wire: Descriptors to read from and to write to.
-        on_end: Called at once when the client is gone, before calls in flight have ended.
+        on_eof: Called the moment the client's side is closed, in another thread: the event loop
+            may be busy.
+        on_end: Called when the client is gone, before calls in flight have ended.
     """
-    connection = _Connection(wire, on_end)
+    connection = _Connection(wire, on_eof, on_end)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(connection.forward)
         tasks.start_soon(connection.write)
@@ -116,8 +124,9 @@ async def serve_stdio(server: Server[object], wire: Wire, *, on_end: Callable[[]
 
 
 class _Connection:
-    def __init__(self, wire: Wire, on_end: Callable[[], None]) -> None:
+    def __init__(self, wire: Wire, on_eof: Callable[[], None], on_end: Callable[[], None]) -> None:
         self._wire = wire
+        self._on_eof = on_eof
         self._on_end = on_end
         self._in_flight: dict[RequestId, LineRequest] = {}
         self._forward: MemoryObjectSendStream[SessionMessage | Exception]
@@ -131,7 +140,7 @@ class _Connection:
 
     async def forward(self) -> None:
         """Hand the client's messages to the server, until the client is gone."""
-        inbox = _Inbox(self._wire.read_fd)
+        inbox = _Inbox(self._wire.read_fd, self._on_eof)
         try:
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 async with inbox.messages:
@@ -231,8 +240,9 @@ class _Inbox:
     `os.read` cannot be cancelled, so the thread is a daemon and is left behind at the end.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, on_eof: Callable[[], None]) -> None:
         self._fd = fd
+        self._on_eof = on_eof
         self._loop = asyncio.get_running_loop()
         self.room = threading.Semaphore(UNREAD_MESSAGES)
         self._send: MemoryObjectSendStream[JSONRPCMessage | Refusal]
@@ -248,6 +258,7 @@ class _Inbox:
                     if isinstance(line, LongLine) or line.strip():
                         self.room.acquire()
                         self._loop.call_soon_threadsafe(self._deliver, _parse(line))
+        self._on_eof()
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._send.close)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import socket
 import time
 from typing import Any
 
@@ -10,11 +12,14 @@ import pytest
 from tests.client.conftest import Connect, assert_clean, refused, sends
 from tests.support.bad_peer import TOKEN, BadPeer, Script, Talk, answer, chunked
 
+from agent_sandbox.client._in_time import Rescue
 from agent_sandbox.models import (
     FileSizeLimitError,
     TransferError,
     TransferTimeoutError,
 )
+
+GZIP = b"Content-Encoding: gzip\r\n"
 
 # --- Whole answers ----------------------------------------------------------------------------
 
@@ -254,6 +259,59 @@ async def test_the_default_deadline_of_a_bounded_read_is_120_seconds() -> None:
     bounded = next(transfer.read_bytes("/f", 10, None))
     unbounded = next(transfer.read_bytes("/f", None, None))
     assert (bounded.deadline_s, unbounded.deadline_s) == (120.0, None)
+
+
+def test_a_late_call_does_not_cut_the_connection_that_others_share_on_http_2() -> None:
+    class Response:
+        def __init__(self, version: str, sock: socket.socket) -> None:
+            self.http_version = version
+            self.extensions = {"network_stream": self}
+            self._socket = sock
+
+        def get_extra_info(self, name: str) -> socket.socket:
+            return self._socket
+
+    for version, rest in (("HTTP/2", b"x"), ("HTTP/1.1", b"")):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            rescue = Rescue()
+            rescue.watch(Response(version, ours))
+            assert rescue.cuts is (rest == b"")
+            rescue.stop()
+            with contextlib.suppress(BrokenPipeError):
+                theirs.send(b"x")
+            assert ours.recv(1) == rest
+
+
+async def test_what_unpacks_is_whole(connect: Connect) -> None:
+    """HTTP clients take a gzip body that breaks off for a good one."""
+    whole, other = gzip.compress(b"abc" * 1000), gzip.compress(b"d")
+    for data, expected in (
+        (whole, b"abc" * 1000),
+        (whole + other, b"abc" * 1000 + b"d"),
+        (whole[:-9], None),
+        (whole[:-1], None),
+        (whole + b"x", None),
+        (b"", None),
+        (b"no gzip", None),
+    ):
+        for wire in (answer(data, headers=GZIP), chunked(*filter(None, [data]), headers=GZIP)):
+            with BadPeer(sends(wire)) as peer:
+                async with connect(peer) as subject:
+                    if expected is None:
+                        with pytest.raises(TransferError):
+                            await subject.files("read_bytes", "/f")
+                    else:
+                        assert await subject.files("read_bytes", "/f") == expected
+                    assert subject.busy() == 0
+
+
+@pytest.mark.parametrize("coding", [b"br", b"gzip, gzip", b",".join([b"gzip"] * 9_000), b"x"])
+async def test_an_unbounded_read_unpacks_only_what_it_asked_for(
+    connect: Connect, coding: bytes
+) -> None:
+    wire = answer(b"abc", headers=b"Content-Encoding: %s\r\n" % coding)
+    await refused(connect, sends(wire), TransferError, max_bytes=None)
 
 
 # --- R32 and arguments ------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.client.conftest import CANARY, Connect, refused, sends
+from tests.client.conftest import CANARY, Connect, connected, refused, sends
 from tests.support.bad_peer import BadPeer, Talk, answer
 
 from agent_sandbox.models import (
@@ -55,6 +55,17 @@ async def test_the_token_does_not_follow_a_redirect(connect: Connect) -> None:
             connect, sends(answer(b"", status=b"302 Found", headers=headers)), TransferError
         )
         assert elsewhere.talks == []
+
+
+async def test_no_cookie_is_taken_and_none_is_sent_back(surface: str) -> None:
+    """A sandbox's answer must not decide what the next request to another one carries."""
+    wire = answer(b"abc", headers=b"Set-Cookie: a=b; Path=/\r\nSet-Cookie: c=%s\r\n" % CANARY)
+    with BadPeer(sends(wire)) as peer:
+        async with connected(peer, surface=surface, http_client="own") as subject:
+            for _ in range(2):
+                assert await subject.files("read_bytes", "/f", max_bytes=3) == b"abc"
+            assert len(subject.http.cookies) == 0
+        assert [request.header("cookie") for request in peer.data_requests] == [[], []]
 
 
 async def test_an_upgrade_is_refused(connect: Connect) -> None:

@@ -319,4 +319,4 @@ async def test_a_client_that_stops_reading_does_not_stop_the_end(express: Servic
             await it.send(tool_call(number, "read_file", path="/tmp/x"))
         assert it.process.stdout is not None
         it.process.stdout._transport.pause_reading()  # type: ignore[attr-defined]
-        assert await it.close_input() < 2
+        assert await it.close_input() < 5  # of it, most is this test's own 16 MiB of answers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
@@ -43,13 +44,18 @@ def async_client(uds: str | None) -> httpx2.AsyncClient:
         )
     else:
         transport = _AsyncNetwork()
-    return httpx2.AsyncClient(transport=transport, trust_env=False)
+    return httpx2.AsyncClient(transport=transport, trust_env=False, cookies=_no_cookies())
 
 
 def blocking_client(uds: str | None) -> httpx2.Client:
     """Return the blocking twin of `async_client`; its transport keeps exact deadlines."""
     transport = DeadlineTransport(uds=uds) if uds is not None else _BlockingNetwork()
-    return httpx2.Client(transport=transport, trust_env=False)
+    return httpx2.Client(transport=transport, trust_env=False, cookies=_no_cookies())
+
+
+def _no_cookies() -> CookieJar:
+    """Return a jar that takes none: one sandbox must not write into the requests to another."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
 class _AsyncNetwork(httpx2.AsyncBaseTransport):

@@ -29,10 +29,11 @@ class Rescue:
     def watch(self, response: Any) -> None:
         """Learn from a response's head which socket the rest comes from.
 
-        Raises:
-            TimeoutError: Time was over before; the worker is to stop.
+        Not on HTTP/2, where other calls share the socket: there a worker that is late ends at the
+        next timeout of its client.
         """
-        stream = response.extensions.get("network_stream")
+        alone = str(response.http_version).startswith("HTTP/1")
+        stream = response.extensions.get("network_stream") if alone else None
         found = stream.get_extra_info("socket") if stream is not None else None
         with self._lock:
             self._socket = found if isinstance(found, socket.socket) else None

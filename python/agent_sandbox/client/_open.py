@@ -5,15 +5,16 @@ from __future__ import annotations
 import inspect
 import os
 import threading
+import weakref
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from agent_sandbox.client._exchange import faults_of
 from agent_sandbox.client.providers import Endpoint, Provider
 from agent_sandbox.client.providers.express import ExpressProvider
 from agent_sandbox.client.providers.local import LocalProvider
 from agent_sandbox.client.settings import Settings
-from agent_sandbox.errors import ConfigError
+from agent_sandbox.errors import ConfigError, SandboxUnavailableError
 
 H = TypeVar("H")
 D = TypeVar("D")
@@ -57,7 +58,8 @@ def choose_provider(
 class Slot(Generic[H, D]):
     """Holds the HTTP client of a sandbox client, made when it is first needed.
 
-    A forked child gets a pool of its own: two processes must not talk on one connection.
+    A forked child gets a pool of its own: two processes must not talk on one connection. A
+    caller's own client is refused there, as it may have connections of the parent.
 
     Args:
         http: The caller's own client, or None.
@@ -84,25 +86,30 @@ class Slot(Generic[H, D]):
         self._lock = threading.Lock()
         self._made: list[H] = []
         self._driver: D | None = None
-        self._key: tuple[int, str | None] | None = None
+        self._uds: str | None = None
+        self._pid = os.getpid()
         self.closed = False
+        _slots.add(self)
 
     def driver(self, endpoint: Endpoint) -> D:
-        """Return the driver for an endpoint."""
-        key = os.getpid(), endpoint.uds
+        """Return the driver for an endpoint.
+
+        Raises:
+            SandboxUnavailableError: E5003: the caller's own client is that of a parent process.
+        """
         with self._lock:
             if self.closed:
                 raise ClosedClientError
-            if self._driver is None or key != self._key:
-                if self._foreign is not None:
+            if self._foreign is not None:
+                if os.getpid() != self._pid:
+                    raise SandboxUnavailableError
+                if self._driver is None:
                     self._driver = self._drive(self._foreign, False)
-                else:
-                    if self._key is None or self._key[0] != key[0]:
-                        self._made.clear()  # a parent's connections are the parent's to close
-                    http = self._make(endpoint.uds)
-                    self._made.append(http)
-                    self._driver = self._drive(http, True)
-                self._key = key
+            elif self._driver is None or endpoint.uds != self._uds:
+                http = self._make(endpoint.uds)
+                self._made.append(http)
+                self._driver = self._drive(http, True)
+                self._uds = endpoint.uds
             return self._driver
 
     def close(self) -> list[H]:
@@ -111,4 +118,25 @@ class Slot(Generic[H, D]):
             self.closed = True
             made, self._made = self._made, []
             self._driver = None
-            return made if self._key is not None and self._key[0] == os.getpid() else []
+            return made
+
+    def forget(self) -> None:
+        """In a forked child: give up the parent's connections without touching them."""
+        self._lock = threading.Lock()  # the other one may be held by a thread that is not here
+        _of_parents.extend(self._made)
+        self._made.clear()
+        self._driver = None
+
+
+_slots: weakref.WeakSet[Slot[Any, Any]] = weakref.WeakSet()
+
+_of_parents: list[object] = []
+"""Clients of parent processes, kept: the end of one would complain, or reach its event loop."""
+
+
+def _forget_all() -> None:
+    for slot in tuple(_slots):
+        slot.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self, TypedDict, TypeVar, Unpack
@@ -143,7 +144,7 @@ class Sandbox:
         self.files = files
         self.commands = commands
         self._client = client
-        self._created = created
+        self._creator_pid = os.getpid() if created else None
         self._owns_client = False
 
     def __repr__(self) -> str:
@@ -207,7 +208,7 @@ class Sandbox:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if self._created:
+            if self._creator_pid == os.getpid():  # a forked child's copy created nothing
                 self.kill()
         except AgentSandboxError:
             if error is None:  # else what went wrong in the block is what the caller must see

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self, TypedDict, TypeVar, Unpack
@@ -45,7 +46,8 @@ class SandboxClient:
         api_url: Base URL of the control plane.
         api_key: Its credential.
         sandbox_url: One base URL for every sandbox's data plane.
-        http_client: Your own `httpx2.AsyncClient` or `httpx.AsyncClient`; it is never closed here.
+        http_client: Your own `httpx2.AsyncClient` or `httpx.AsyncClient`; it is never closed here
+            and never used in a forked child, which needs a client of its own.
             httpx 0.28.1 loses pool slots when reads are cancelled; httpx2 does not.
 
     Raises:
@@ -168,7 +170,7 @@ class Sandbox:
     """One sandbox; get it from `create` or `connect`.
 
     With `async with`, the end of the block kills a sandbox that this object created, and only
-    closes the connections to one that it connected to.
+    closes the connections to one that it connected to, or in a forked child.
 
     Attributes:
         sandbox_id: Its handle.
@@ -189,7 +191,7 @@ class Sandbox:
         self.files = files
         self.commands = commands
         self._client = client
-        self._created = created
+        self._creator_pid = os.getpid() if created else None
         self._owns_client = False
 
     def __repr__(self) -> str:
@@ -253,7 +255,7 @@ class Sandbox:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if self._created:
+            if self._creator_pid == os.getpid():  # a forked child's copy created nothing
                 with anyio.CancelScope(shield=True):  # a cancelled block ends its sandbox, too
                     await self.kill()
         except AgentSandboxError:

@@ -29,17 +29,17 @@ from agent_sandbox.mcp_server.server import build_server
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.stdio import Wire, diverted_stdio, serve_stdio
 
-STDIO_CLEANUP_S = 1.0
+STDIO_CLEANUP_S = 0.8
 """Time for destroying sandboxes after the client has gone."""
 
-STDIO_EXIT_S = 1.5
+STDIO_EXIT_S = 1.2
 """Time from the client's going to the end of the process; the official client kills after 2 s."""
 
 
 def run_stdio(config: McpConfig) -> None:
     """Serve one client on descriptors 0 and 1, and return when it has gone.
 
-    Whatever happens, the process ends within 1.5 s of the client's closing its side, or of SIGINT
+    Whatever happens, the process ends within 1.2 s of the client's closing its side, or of SIGINT
     or SIGTERM: it is ended hard if something does not let go, with status 0. Sandboxes that are
     not destroyed by then are handed to a process of their own.
 

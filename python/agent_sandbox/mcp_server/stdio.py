@@ -46,7 +46,7 @@ PIPE_BYTES = 1_048_576
 """Asked of the kernel for both pipes: the largest file passes with few wake-ups."""
 
 READ_BYTES = 262_144
-FLUSH_S = 0.5
+FLUSH_S = 0.3
 """Longest wait for answers that are ready when the client has closed its side."""
 
 UNREAD_MESSAGES = 16
@@ -118,8 +118,8 @@ async def serve_stdio(
         await server.run(
             connection.to_server, connection.from_server, server.create_initialization_options()
         )
-        with anyio.move_on_after(FLUSH_S):
-            await connection.flushed.wait()
+        connection.end()
+        await connection.flushed.wait()
         tasks.cancel_scope.cancel()
 
 
@@ -136,6 +136,8 @@ class _Connection:
         self.from_server: MemoryObjectSendStream[SessionMessage]
         self.from_server, self._written = anyio.create_memory_object_stream(0)
         self._own_answers = self.from_server.clone()
+        self._writing: anyio.CancelScope | None = None
+        self._write_until = math.inf
         self.flushed = anyio.Event()
 
     async def forward(self) -> None:
@@ -148,7 +150,7 @@ class _Connection:
                         inbox.room.release()
                         await self._take(message)
         finally:
-            self._end()
+            self.end()
 
     async def _take(self, message: JSONRPCMessage | Refusal) -> None:
         if isinstance(message, Refusal):
@@ -169,13 +171,18 @@ class _Connection:
             metadata = ServerMessageMetadata(request_context=request, on_request_unanswered=free)
         await self._forward.send(SessionMessage(message, metadata=metadata))
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Take nothing more from the client, and stop writing soon."""
         self._on_end()
+        # A client that has gone may have stopped reading, too: nothing waits for it any longer.
+        self._write_until = min(self._write_until, anyio.current_time() + FLUSH_S)
+        if self._writing is not None:
+            self._writing.deadline = self._write_until
         self._forward.close()
         self._own_answers.close()
 
     async def write(self) -> None:
-        """Write the server's messages, one line each."""
+        """Write the server's messages, one line each; drop them some time after the end."""
         try:
             async with self._written:
                 async for item in self._written:
@@ -183,10 +190,13 @@ class _Connection:
                     request = None
                     if request_id is not None:
                         request = self._in_flight.pop(canonical_id(request_id), None)
+                    if anyio.current_time() >= self._write_until:
+                        continue
                     line = to_line(item.message, request.spliced if request else None)
-                    await _write_line(self._wire.write_fd, line)
+                    with anyio.CancelScope(deadline=self._write_until) as self._writing:
+                        await _write_line(self._wire.write_fd, line)
         except OSError:  # the client has closed its end
-            self._end()
+            self.end()
         finally:
             self.flushed.set()
 

@@ -61,7 +61,8 @@ class _Service:
     """The child and everything that belongs to it; every method is thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Held during a fork as well, which may happen in the thread that holds it.
+        self._lock = threading.RLock()
         self._directory: Path | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._lifeline: int | None = None
@@ -101,9 +102,20 @@ class _Service:
             self._child.returncode = 0  # nobody waits for it, and that is no leak
         self._remove_directory()
 
+    def before_fork(self) -> None:
+        """Wait until no thread starts or stops it: a child must not take half a start along.
+
+        It would hold the listener or the pipe open, and the service would outlive its process.
+        """
+        self._lock.acquire()
+
+    def after_fork(self) -> None:
+        """In the parent: go on."""
+        self._lock.release()
+
     def forget(self) -> None:
         """In a forked child: give up the parent's service without touching it."""
-        self._lock = threading.Lock()  # the other one may be held by a thread that is not here
+        self._lock = threading.RLock()
         if self._lifeline is not None:
             os.close(self._lifeline)  # or the service would outlive the parent
         if self._child is not None:
@@ -255,7 +267,11 @@ def _is_abandoned(directory: int) -> bool:
 
 _service = _Service()
 atexit.register(_service.close_at_exit)
-os.register_at_fork(after_in_child=_service.forget)
+os.register_at_fork(
+    before=_service.before_fork,
+    after_in_parent=_service.after_fork,
+    after_in_child=_service.forget,
+)
 
 
 def stop() -> None:

@@ -11,6 +11,8 @@ from agent_sandbox.express.requests import KeyRing
 from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.state import Instance
 
+_SWEEP_EVERY_S = 60.0
+
 
 class Service:
     """One running Express.
@@ -34,13 +36,19 @@ class Service:
         self.app = Express(self._sandboxes, self._disk, KeyRing(keys), hosts=hosts)
 
     def start(self) -> None:
-        """Begin to remove what crashed instances left, beside everything else."""
-        self._sweep = asyncio.get_running_loop().create_task(self._disk.run(self._instance.sweep))
+        """Begin to remove what crashed instances and failed removals leave, beside all else."""
+        self._sweep = asyncio.get_running_loop().create_task(self._sweep_for_ever())
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await self._disk.run(self._instance.sweep)
+            await asyncio.sleep(_SWEEP_EVERY_S)
 
     async def close(self) -> None:
         """End every sandbox, remove their directories, and give the state directory back."""
         await self._sandboxes.close()
         if self._sweep:
+            self._sweep.cancel()
             await asyncio.wait([self._sweep])
         await self._disk.run(self._instance.close)
         self._disk.close()

@@ -1,7 +1,6 @@
 //! An accumulator of at most `limit` bytes that grows in place, for any kind of memory.
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::CoreError;
 use crate::sha256::Sha256;
@@ -32,16 +31,8 @@ pub trait Store: Default {
     fn finish(self, length: usize) -> Result<Self::Output, CoreError>;
 }
 
-// How much to reserve is a guess, and both errors cost: growing copies wherever the heap has no
-// room behind the buffer, and asking for much more than is used makes the allocator map fresh pages
-// each time, which takes several times as long as filling warm ones. Pages that are reserved and
-// not used take no memory.
-
-/// How long the last result was that was not small; 0 before the first. Like follows like.
-static USUAL_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-/// A limit up to here is the first guess; above it, `FIRST_GUESS` is.
-const TRUSTED_LIMIT: usize = 16 << 20;
+/// What the first reserve is, where the limit allows it. Growing copies wherever the heap has no room
+/// behind the buffer, so it begins no smaller; pages that are reserved and not used take no memory.
 const FIRST_GUESS: usize = 1 << 20;
 
 /// While there are fewer bytes than this, nothing is guessed.
@@ -97,11 +88,15 @@ impl<S: Store> Capped<S> {
             self.open()?.0.grow(wanted)
         };
         if let Err(error) = result {
-            // Gives the memory back.
-            self.state = State::Failed(error);
-            self.hash = None;
+            self.fail(error);
         }
         result
+    }
+
+    /// Ends an open accumulator with `error` and gives its memory back.
+    pub fn fail(&mut self, error: CoreError) {
+        self.state = State::Failed(error);
+        self.hash = None;
     }
 
     /// Second half of `append`: copies the chunk into the room that `reserve` made, and hashes it.
@@ -164,9 +159,6 @@ impl<S: Store> Capped<S> {
         let (store, length) = self.open()?;
         let (store, length) = (core::mem::take(store), *length);
         let result = store.finish(length);
-        if length >= SMALL_BYTES {
-            USUAL_BYTES.store(length, Ordering::Relaxed);
-        }
         self.state = match &result {
             Ok(_) => State::Finished { length },
             Err(error) => State::Failed(*error),
@@ -195,12 +187,7 @@ impl<S: Store> Capped<S> {
 
 fn next_capacity(limit: u64, capacity: usize, needed: usize) -> usize {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let guess = match USUAL_BYTES.load(Ordering::Relaxed) {
-        _ if needed < SMALL_BYTES => 0,
-        0 if limit <= TRUSTED_LIMIT => limit,
-        0 => FIRST_GUESS,
-        usual => usual,
-    };
+    let guess = if needed < SMALL_BYTES { 0 } else { FIRST_GUESS };
     guess.max(capacity.saturating_mul(2)).min(limit).max(needed)
 }
 

@@ -41,8 +41,13 @@ fn detached<T: Send>(
 }
 
 /// Makes a `str` of a digest.
-fn hex<'py>(py: Python<'py>, digest: &[u8; 64]) -> Bound<'py, PyString> {
-    PyString::new(py, &String::from_utf8_lossy(digest))
+fn hex<'py>(py: Python<'py>, digest: &[u8; 64]) -> PyResult<Bound<'py, PyString>> {
+    raw::new_ascii(py, digest.len(), |out| {
+        out.write_copy_of_slice(digest);
+        Ok(())
+    })
+    .map(|(text, ())| text)
+    .map_err(|error| errors::to_python(py, error))
 }
 
 // Not yet proved on a free-threaded build, so that one takes its lock back for this module.

@@ -10,6 +10,7 @@ use pyo3::types::string::PyStringData;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyInt, PyMemoryView, PyString};
 
 use super::raw::{self, View};
+use crate::CoreError;
 
 /// A buffer of one of the types that are taken, not copied yet.
 pub(super) enum Octets<'a, 'py> {
@@ -51,12 +52,12 @@ impl<'a, 'py> Octets<'a, 'py> {
     }
 
     /// Returns the bytes as they are now: borrowed if they can never change, else copied.
-    pub(super) fn snapshot(self) -> Cow<'a, [u8]> {
-        match self {
+    pub(super) fn snapshot(self) -> Result<Cow<'a, [u8]>, CoreError> {
+        Ok(match self {
             Self::Shared(bytes) => Cow::Borrowed(bytes),
-            Self::ByteArray(array) => Cow::Owned(array.to_vec()),
-            Self::View(view) => Cow::Owned(view.to_vec()),
-        }
+            Self::ByteArray(array) => Cow::Owned(raw::copy_array(array)?),
+            Self::View(view) => Cow::Owned(view.to_vec()?),
+        })
     }
 }
 

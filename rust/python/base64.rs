@@ -70,7 +70,7 @@ pub(super) fn b64decode_sha256<'py>(
             Ok(hash.into_hex())
         })
     })?;
-    Ok((bytes, hex(data.py(), &digest)))
+    Ok((bytes, hex(data.py(), &digest)?))
 }
 
 /// Encode bytes as canonical Base64: padded, without line breaks (RFC 4648 section 4).
@@ -110,7 +110,7 @@ pub(super) fn b64encode_sha256<'py>(
             Ok(hash.into_hex())
         })
     })?;
-    Ok((text, hex(data.py(), &digest)))
+    Ok((text, hex(data.py(), &digest)?))
 }
 
 fn decode_with<'py, T>(
@@ -123,7 +123,7 @@ fn decode_with<'py, T>(
     let cap = max_bytes(cap)?;
     let result = match text {
         Text::Octets(octets) => base64::check_length(octets.len(), cap).and_then(|()| {
-            let text = octets.snapshot();
+            let text = octets.snapshot()?;
             let plan = Plan::new(text.len(), base64::trailing_padding(&text), cap)?;
             raw::new_bytes(py, plan.decoded_len(), |out| fill(py, &text, plan, out))
         }),
@@ -145,9 +145,11 @@ fn encode_with<'py, T>(
     fill: impl FnOnce(Python<'py>, &[u8], &mut [MaybeUninit<u8>]) -> Result<T, CoreError>,
 ) -> PyResult<(Bound<'py, PyString>, T)> {
     let py = data.py();
-    let bytes = Octets::new(data, "data")?.snapshot();
-    base64::encoded_len(bytes.len())
-        .ok_or(CoreError::Memory)
-        .and_then(|symbols| raw::new_ascii(py, symbols, |out| fill(py, &bytes, out)))
+    Octets::new(data, "data")?
+        .snapshot()
+        .and_then(|bytes| {
+            let symbols = base64::encoded_len(bytes.len()).ok_or(CoreError::Memory)?;
+            raw::new_ascii(py, symbols, |out| fill(py, &bytes, out))
+        })
         .map_err(|error| to_python(py, error))
 }

@@ -82,14 +82,18 @@ impl CappedBytes {
     ///     SizeLimitError: E3001; the chunk does not fit, or an earlier one did not.
     ///     TypeError: `chunk` is of another type.
     ///     ValueError: `finish` was called before.
+    ///     MemoryError: There is no room, or was none before; the accumulator has ended.
     #[pyo3(signature = (chunk, /))]
     fn append(&self, chunk: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = chunk.py();
         let mut guard = self.lock(py);
-        guard.check_open().map_err(|error| to_python(py, error))?;
+        if let Err(error) = guard.check_open() {
+            drop(guard); // an exception is made by Python code, which may come back here
+            return Err(to_python(py, error));
+        }
         let octets = Octets::new(chunk, "chunk")?;
         let result = guard.reserve(octets.len()).and_then(|()| {
-            let bytes = octets.snapshot();
+            let bytes = octets.snapshot().inspect_err(|&error| guard.fail(error))?;
             let capped = &mut *guard;
             detached(py, bytes.len(), self.detach_bytes, || capped.push(&bytes))
         });
@@ -119,7 +123,7 @@ impl CappedBytes {
     ///     ValueError: The object was made without `sha256=True`.
     fn hexdigest<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         let result = self.lock(py).hexdigest();
-        result.map(|digest| hex(py, &digest)).map_err(|error| to_python(py, error))
+        result.map_err(|error| to_python(py, error)).and_then(|digest| hex(py, &digest))
     }
 
     #[expect(clippy::unused_self, reason = "a method of Python's protocol")]

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::string::PyStringData;
-use pyo3::types::{PyBytes, PyMemoryView, PyString};
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyString};
 
 use crate::CoreError;
 use crate::capped::Store;
@@ -77,9 +77,9 @@ impl View {
     }
 
     /// Copies the bytes of a contiguous view.
-    pub(super) fn to_vec(&self) -> Vec<u8> {
+    pub(super) fn to_vec(&self) -> Result<Vec<u8>, CoreError> {
         let size = self.len();
-        let mut copy = Vec::with_capacity(size);
+        let mut copy = room_for(size)?;
         if size > 0 && self.is_contiguous() {
             // SAFETY: `size` bytes start at the pointer and live as long as they are exported; the
             // vector has room for them and nothing else points into it. A thread that writes to
@@ -89,8 +89,24 @@ impl View {
                 copy.set_len(size);
             }
         }
-        copy
+        Ok(copy)
     }
+}
+
+/// Copies a `bytearray` as it is now.
+pub(super) fn copy_array(array: &Bound<'_, PyByteArray>) -> Result<Vec<u8>, CoreError> {
+    let mut copy = room_for(array.len())?;
+    // SAFETY: nothing between here and the end of the copy runs Python code or gives up the
+    // interpreter's lock, so nobody resizes the array meanwhile.
+    copy.extend_from_slice(unsafe { array.as_bytes() });
+    Ok(copy)
+}
+
+/// The caller decides the size, so that a lack of memory is an error and no abort.
+fn room_for(size: usize) -> Result<Vec<u8>, CoreError> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(size).map_err(|_| CoreError::Memory)?;
+    Ok(room)
 }
 
 impl Drop for View {

@@ -8,7 +8,8 @@ use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyString};
 
 use super::arguments::Octets;
-use super::{DETACH_HASH_BYTES, detached, hex};
+use super::errors::to_python;
+use super::{DETACH_HASH_BYTES, detached, hex, raw};
 use crate::sha256;
 
 /// A running SHA-256 (FIPS 180-4): the digest depends on the bytes, not on their chunking.
@@ -40,7 +41,7 @@ impl Sha256 {
     #[pyo3(signature = (data, /))]
     fn update(&self, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = data.py();
-        let bytes = Octets::new(data, "data")?.snapshot();
+        let bytes = Octets::new(data, "data")?.snapshot().map_err(|error| to_python(py, error))?;
         let mut guard = self.lock(py);
         let hash = &mut *guard;
         detached(py, bytes.len(), DETACH_HASH_BYTES, || hash.update(&bytes));
@@ -48,12 +49,18 @@ impl Sha256 {
     }
 
     /// Return the 32 bytes of the digest of everything so far; more may follow.
-    fn digest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.lock(py).digest())
+    fn digest<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let digest = self.lock(py).digest();
+        raw::new_bytes(py, digest.len(), |out| {
+            out.write_copy_of_slice(&digest);
+            Ok(())
+        })
+        .map(|(bytes, ())| bytes)
+        .map_err(|error| to_python(py, error))
     }
 
     /// Return the digest of everything so far in lower-case hex; more may follow.
-    fn hexdigest<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
+    fn hexdigest<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         let copy = self.lock(py).clone();
         hex(py, &copy.into_hex())
     }

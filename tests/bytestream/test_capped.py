@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import os
+import subprocess
+import sys
 import tracemalloc
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
@@ -194,3 +197,97 @@ def test_a_wrong_chunk_costs_nothing(core: ModuleType) -> None:
             capped.append(wrong)
     capped.append(b"c")
     assert capped.finish() == b"abc"
+
+
+def test_a_handler_that_comes_back_to_an_ended_accumulator_gets_its_error(core: ModuleType) -> None:
+    # Making the exception runs Python code; a finaliser in it must not wait for its own thread.
+    ended = core.CappedBytes(3)
+    refuses(lambda: ended.append(b"four"), 3)
+    came_back: list[type[BaseException]] = []
+
+    class Finaliser:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            try:
+                ended.append(b"x")
+            except Exception as error:  # noqa: BLE001 - whichever it is, it is noted
+                came_back.append(type(error))
+
+    old = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for _ in range(200):
+            Finaliser()
+            refuses(lambda: ended.append(b""), 3)
+    finally:
+        gc.set_threshold(*old)
+    gc.collect()
+    assert len(came_back) == 200
+    assert set(came_back) <= {SizeLimitError, RuntimeError}
+
+
+def test_an_exception_between_two_steps_keeps_length_bytes_and_digest_together(
+    core: ModuleType,
+) -> None:
+    # Signal handlers run where a call begins or has returned, and so does a profile function.
+    interrupted = 0
+    for step in range(40):
+        capped = core.CappedBytes(10, sha256=True)
+        capped.append(b"ab")
+        sys.setprofile(Interruption(step))
+        try:
+            capped.append(b"01234567")
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.setprofile(None)
+        length = len(capped)
+        whole = capped.finish()
+        assert whole in (b"ab", b"ab01234567")
+        assert length == len(capped) == len(whole)
+        assert capped.hexdigest() == hashlib.sha256(whole).hexdigest()
+    assert interrupted > 8 or core.__name__.endswith("_native")
+
+
+class Interruption:
+    """A profile function that raises KeyboardInterrupt at one step within the pure core."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if frame.f_code.co_filename.endswith("_python.py"):
+            self.left -= 1
+            if self.left < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+def test_no_memory_for_a_copy_is_a_memory_error_and_ends_the_accumulator(core: ModuleType) -> None:
+    program = """
+import resource, sys
+from agent_sandbox.errors import SizeLimitError
+import importlib
+core = importlib.import_module(sys.argv[1])
+data = bytearray(64 << 20)
+mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (32 << 20),) * 2)
+capped = core.CappedBytes(1 << 40)
+capped.append(b"held")
+calls = [
+    lambda: core.b64decode(data), lambda: core.b64encode(data), lambda: core.b64encode_sha256(data),
+    lambda: core.b64decode_sha256(memoryview(data)), lambda: core.Sha256().update(data),
+    lambda: capped.append(data), lambda: capped.append(b"x"), capped.finish, lambda: len(capped),
+]
+for call in calls:
+    try:
+        call()
+    except MemoryError:
+        print("MemoryError")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, core.__name__], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["MemoryError"] * 9)

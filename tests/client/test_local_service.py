@@ -98,6 +98,19 @@ async def test_a_dead_child_is_an_unavailable_sandbox_and_the_next_create_works(
             blocking.create().files.write("/tmp/a", b"y")
 
 
+@pytest.mark.parametrize("lost", ["s", ""])
+def test_a_service_whose_socket_was_cleaned_away_is_replaced(service: Any, lost: str) -> None:
+    with agent_sandbox.sync.SandboxClient() as client:
+        client.create()
+        path = Path(service.ready())
+        first = service._child
+        path.unlink()
+        if not lost:
+            path.parent.rmdir()
+        client.create().files.write("/tmp/a", b"x")
+        assert first.poll() is not None
+
+
 def _kill(service: Any) -> None:
     child = service._child
     os.kill(child.pid, signal.SIGKILL)

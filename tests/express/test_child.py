@@ -96,8 +96,9 @@ def test_it_runs_as_its_own_user_and_cannot_be_traced(directory: Path) -> None:
         lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
         if IS_ROOT:
             assert lines["Groups"].strip() == ""
-            for kind in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+            for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
                 assert int(lines[kind], 16) == 0
+        assert lines["NoNewPrivs"].strip() == "1"
         # The owner of /proc/PID/* is root while a process is not dumpable.
         assert Path(f"/proc/{service.process.pid}/environ").stat().st_uid == 0
         box = service.create()

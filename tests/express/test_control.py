@@ -102,7 +102,7 @@ def test_a_sandbox_ends_with_its_life(express: Service) -> None:
     answer = box.get("/tmp/a/b")
     assert answer.status_code == 502
     assert answer.headers["agent-sandbox-error"] == "E5001"
-    assert box.kill().status_code == 404
+    wait_until(lambda: box.kill().status_code == 404)  # 204 until the end is over
     connect = express.http.post(f"/v2/sandboxes/{box.sandbox_id}/connect", json={"timeout": 5})
     assert connect.status_code == 404
 
@@ -133,6 +133,27 @@ def test_a_running_upload_outlives_the_end_and_is_then_removed(express: Service)
         peer.sendall(b"2")
         assert peer.recv(65_536).startswith(b"HTTP/1.1 200 ")
     wait_until(lambda: not root.parent.exists())
+
+
+def test_a_kill_reaches_a_sandbox_whose_life_is_over(express: Service) -> None:
+    box = express.create(1)
+    root = express.root_of(box)
+    with half_an_upload(express, box, "/tmp/a") as peer:
+        info = f"/sandboxes/{box.sandbox_id}"
+        wait_until(lambda: express.http.get(info).status_code == 404)
+        assert box.kill().status_code == 204
+        assert peer.recv(65_536).startswith(b"HTTP/1.1 502 ")
+        assert not root.parent.exists()
+    assert box.kill().status_code == 404
+
+
+def test_a_service_ends_though_a_transfer_holds_a_sandbox(tmp_path: Path) -> None:
+    with served(tmp_path) as service:
+        box = service.create(1)
+        with half_an_upload(service, box, "/tmp/a"):
+            info = f"/sandboxes/{box.sandbox_id}"
+            wait_until(lambda: service.http.get(info).status_code == 404)
+            assert service.end() == 0
 
 
 def test_a_kill_ends_a_running_upload_with_one_answer(express: Service) -> None:
@@ -174,6 +195,21 @@ def test_lists_are_filtered_ordered_and_paged(express: Service) -> None:
     assert "x-next-token" not in second.headers
     for box in boxes:
         box.kill()
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        ("0001-01-01", True),
+        ("0001-01-01T00:00:00+23:59", True),
+        ("2020-02-03T04:05:06", True),
+        ("9999-12-31T23:59:59-23:59", False),
+    ],
+)
+def test_any_date_is_a_filter(express: Service, box: Box, after: str, found: bool) -> None:
+    answer = express.http.get("/v2/sandboxes", params={"startedAfter": after})
+    assert answer.status_code == 200
+    assert (box.sandbox_id in answer.text) is found
 
 
 @pytest.mark.parametrize(

@@ -375,11 +375,20 @@ class TestSignedUrls:
             assert express.http.get("/files", params=fields).status_code == 401
 
     def test_it_expires(self, box: Box, express: Service) -> None:
-        for expiry in ("1", "x", "-1", "\u0661"):
+        for expiry in ("1", "x", "-1", "\u0661", "9" * 17):
             fields = self.signed(
                 box, f"/a:read::TOKEN:{expiry}", path="/a", signature_expiration=expiry
             )
             assert express.http.get("/files", params=fields).status_code == 401
+
+    @pytest.mark.parametrize(
+        "more", [{"path": "/" + "a" * 4_096}, {"path": "/a", "username": "x" * 9_000}]
+    )
+    def test_nothing_long_is_hashed_for_strangers(
+        self, express: Service, more: dict[str, str]
+    ) -> None:
+        answer = express.http.get("/files", params=more | {"signature": "v1_x"})
+        assert answer.status_code == 400
 
     @pytest.mark.parametrize("signature", ["", "v1_", "ü", "v1_" + "A" * 43])
     def test_a_wrong_one_is_401(self, express: Service, signature: str) -> None:

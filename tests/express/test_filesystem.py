@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.express import Box
+
+from agent_sandbox.errors import FileOperationError, SizeLimitError
+from agent_sandbox.express import tree as tree_module
+from agent_sandbox.express.names import temporary_name
+from agent_sandbox.express.removal import remove_tree
+from agent_sandbox.express.tree import Tree
 
 
 def names(box: Box, path: str, **more: int) -> list[str]:
@@ -62,6 +71,62 @@ def test_a_name_that_is_no_utf8_is_shown_and_harmless(box: Box, root: Path) -> N
     os.mkdir(os.fsencode(root / "w") + b"/d\xfe")
     os.symlink(b"\xfd", os.fsencode(root / "w") + b"/l")
     assert names(box, "/w", depth=3) == ["/w/d\ufffd", "/w/l", "/w/\ufffd"]
+
+
+class TestListingBounds:
+    @pytest.fixture
+    def tree(self, tmp_path: Path) -> Iterator[Tree]:
+        for n in range(10):
+            (tmp_path / f"{n}" / "sub").mkdir(parents=True)
+        tree = Tree(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+        yield tree
+        tree.close()
+
+    def test_bytes_are_bounded_with_all_that_is_read(
+        self, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        size = sum(len(entry) + 1 for entry in tree.list("/", 2))
+        monkeypatch.setattr(tree_module, "MAX_LIST_BYTES", size)
+        assert len(tree.list("/", 2)) == 20
+        monkeypatch.setattr(tree_module, "MAX_LIST_BYTES", size - 1)
+        with pytest.raises(SizeLimitError) as raised:
+            tree.list("/", 2)
+        assert raised.value.limit == size - 1
+        assert len(tree.list("/", 1)) == 10
+
+    def test_entries_are_bounded(self, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tree_module, "MAX_LIST_ENTRIES", 20)
+        assert len(tree.list("/", 2)) == 20
+        monkeypatch.setattr(tree_module, "MAX_LIST_ENTRIES", 19)
+        with pytest.raises(SizeLimitError):
+            tree.list("/", 2)
+
+    def test_the_metadata_of_one_entry_is_bounded(
+        self, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "listxattr", lambda *_, **__: [f"user.e2b.{n}" for n in range(9)])
+        monkeypatch.setattr(os, "getxattr", lambda *_, **__: b"v" * 30_000)
+        assert len(tree.stat("/1").metadata) == 2
+
+    def test_a_time_beyond_dates_is_the_last_date(
+        self, tree: Tree, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = os.fstat
+
+        def late(fd: int) -> os.stat_result:
+            return os.stat_result((*real(fd)[:8], 2**50, 0))
+
+        monkeypatch.setattr(os, "fstat", late)
+        modified = tree.stat("/1").modified_time
+        assert modified is not None
+        assert modified.isoformat() == "9999-12-31T23:59:59+00:00"
+
+    def test_a_long_answer_comes_whole(self, box: Box, root: Path) -> None:
+        (root / "tmp/l").mkdir()
+        wanted = [f"/tmp/l/{n:04}{'x' * 200}" for n in range(2_000)]
+        for path in wanted:
+            (root / path[1:]).touch()
+        assert names(box, "/tmp/l") == wanted
 
 
 def test_making_a_directory_makes_parents_once(box: Box) -> None:
@@ -127,6 +192,65 @@ class TestRemove:
     def test_absence_is_success(self, box: Box) -> None:
         for path in ("/none", "/none/too"):
             assert box.rpc("Remove", path=path).status_code == 200
+
+    @pytest.mark.parametrize("instead", ["nothing", "file", "link"])
+    def test_what_takes_the_place_of_a_directory_goes_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instead: str
+    ) -> None:
+        (tmp_path / "d").mkdir()
+
+        def swap(purpose: str) -> str:  # between finding a directory and moving it aside
+            (tmp_path / "d").rmdir()
+            if instead == "file":
+                (tmp_path / "d").touch()
+            elif instead == "link":
+                (tmp_path / "d").symlink_to("/etc")
+            return temporary_name(purpose)
+
+        monkeypatch.setattr(tree_module, "temporary_name", swap)
+        tree = Tree(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+        tree.remove("/d")
+        tree.close()
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("instead", ["nothing", "file", "more"])
+    def test_what_changes_in_a_tree_on_its_way_out_goes_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instead: str
+    ) -> None:
+        deep = tmp_path / "d/a/b"
+        deep.mkdir(parents=True)
+        real = secrets.token_hex
+        swapped: list[Path] = []
+
+        def swap(size: int) -> str:  # before a directory in the tree is moved up
+            for found in tmp_path.glob("*/a/b"):
+                if instead == "more":
+                    (found.parent / "new/dir").mkdir(parents=True, exist_ok=True)
+                else:
+                    found.rmdir()
+                    if instead == "file":
+                        found.touch()
+                swapped.append(found)
+            return real(size)
+
+        monkeypatch.setattr(secrets, "token_hex", swap)
+        remove_tree(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY), "d")
+        assert swapped
+        assert list(tmp_path.iterdir()) == []
+
+    def test_what_cannot_be_removed_keeps_its_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(errno.EIO, "")
+
+        (tmp_path / "d").mkdir()
+        monkeypatch.setattr(tree_module, "remove_tree", fail)
+        tree = Tree(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+        with pytest.raises(FileOperationError):
+            tree.remove("/d")
+        tree.close()
+        assert [one.name for one in tmp_path.iterdir()] == ["d"]
 
     def test_the_root_stays(self, box: Box) -> None:
         assert box.rpc("Remove", path="/").status_code == 403

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -68,6 +70,21 @@ def test_no_canary_reaches_a_log_line(service: Service) -> None:
         for form_of_it in forms(secret):
             assert form_of_it not in raw
     assert box.sandbox_id not in log, "the id is a handle: only its prefix is logged"
+
+
+def test_a_foreign_message_comes_once_a_second_and_ours_always() -> None:
+    code = """
+import logging
+from agent_sandbox.express.logs import configure_logging
+configure_logging("INFO")
+for n in range(1_000):
+    logging.getLogger("asyncio").error("socket.accept() out of system resource")
+    logging.getLogger("agent_sandbox.express").warning("ours")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30)
+    lines = log_lines(ended.stderr.decode())
+    assert sum(line["message"] == "ours" for line in lines) == 1_000
+    assert 1 <= sum("socket.accept" in line["message"] for line in lines) <= 10
 
 
 def test_a_request_line_says_what_happened(service: Service) -> None:

@@ -14,10 +14,10 @@ import pytest
 from tests.support.express import Box, Service, hand_over, settled, wait_until
 
 from agent_sandbox.errors import TransferError
+from agent_sandbox.express.filesystem import MAX_WATCHES
 from agent_sandbox.express.tree import Tree
-from agent_sandbox.express.watch import PolledWatch, Watch
+from agent_sandbox.express.watch import Pending, PolledWatch, Watch
 from agent_sandbox.wire.connect import EnvelopeDecoder, encode_envelope
-from agent_sandbox.wire.e2b import EventType, FilesystemEvent
 
 Event = tuple[str, str]
 
@@ -249,8 +249,10 @@ class TestPolled:
         other.kill()
 
     def test_there_is_a_bound_for_one_sandbox(self, box: Box) -> None:
-        answers = [box.rpc("CreateWatcher", path="/tmp").status_code for _ in range(65)]
-        assert answers == [200] * 64 + [413]
+        answers = [
+            box.rpc("CreateWatcher", path="/tmp").status_code for _ in range(MAX_WATCHES + 1)
+        ]
+        assert answers == [200] * MAX_WATCHES + [413]
 
 
 class TestLoss:
@@ -278,14 +280,14 @@ class TestLoss:
             async def ready(self) -> None:
                 await asyncio.sleep(0)
 
-            async def read(self) -> list[FilesystemEvent]:
-                return [FilesystemEvent(name="x", type=EventType.WRITE)] * 1_000
+            async def read(self) -> list[bytes]:
+                return [b"{}"] * 1_000
 
             def close(self) -> None:
                 self.closed = True
 
         reader = Endless()
-        watch = PolledWatch(reader)  # type: ignore[arg-type]  # the part of it that is used
+        watch = PolledWatch(reader, Pending())  # type: ignore[arg-type]  # the part of it that is used
         async with asyncio.timeout(10):
             while not reader.closed:  # noqa: ASYNC110 - the double has no event to wait for
                 await asyncio.sleep(0)

@@ -121,8 +121,12 @@ class Sha256:
     __slots__ = ("_hash",)
     __module__ = "agent_sandbox.bytestream"
 
-    def __init__(self) -> None:
+    _hash: hashlib._Hash
+
+    def __new__(cls) -> Sha256:
+        self = object.__new__(cls)
         self._hash = hashlib.sha256()
+        return self
 
     def __init_subclass__(cls) -> None:
         raise TypeError("type 'agent_sandbox.bytestream.Sha256' is not an acceptable base type")
@@ -175,16 +179,16 @@ class CappedBytes:
         OverflowError: `limit` is 2**64 or more.
     """
 
-    __slots__ = ("_busy", "_finished", "_hash", "_length", "_limit", "_lock", "_over", "_store")
+    __slots__ = ("_busy", "_failure", "_hash", "_hashed", "_length", "_limit", "_lock", "_store")
     __module__ = "agent_sandbox.bytestream"
 
     _busy: bool
-    _finished: bool
+    _failure: type[BaseException] | None
     _hash: hashlib._Hash | None
+    _hashed: int
     _length: int
     _limit: int
     _lock: threading.RLock
-    _over: bool
     _store: io.BytesIO | None
 
     def __new__(cls, limit: int, /, *, sha256: bool = False) -> CappedBytes:
@@ -195,10 +199,11 @@ class CappedBytes:
         self._limit = cap
         self._hash = hashlib.sha256() if sha256 else None
         self._store = io.BytesIO()
-        self._length = 0
-        self._over = self._finished = self._busy = False
-        # Re-entrant, so that a signal handler or a finaliser that comes back here gets the error
-        # of _Busy instead of waiting for itself.
+        self._length = self._hashed = 0
+        self._failure = None
+        self._busy = False
+        # Re-entrant, so that a signal handler or a finaliser that comes back here gets an error
+        # instead of waiting for itself.
         self._lock = threading.RLock()
         return self
 
@@ -220,19 +225,26 @@ class CappedBytes:
             SizeLimitError: E3001; the chunk does not fit, or an earlier one did not.
             TypeError: `chunk` is of another type.
             ValueError: `finish` was called before.
+            MemoryError: There is no room, or was none before; the accumulator has ended.
         """
-        with _Busy(self):
+        with self._lock:
+            self._refuse_reentry()
             store = self._open_store()
-            size = _size(chunk, "chunk")
-            if size > self._limit - self._length:
-                store.close()  # at once: the traceback keeps this frame, and with it the store
-                self._over, self._store, self._hash = True, None, None
-                raise SizeLimitError(self._limit)
-            octets = _snapshot(chunk)
-            store.write(octets)
-            self._length += len(octets)
-            if self._hash is not None:
-                self._hash.update(octets)
+            self._busy = True
+            try:
+                size = _size(chunk, "chunk")
+                if size > self._limit - store.tell():
+                    self._fail(SizeLimitError)
+                    raise SizeLimitError(self._limit)
+                # An asynchronous exception may come between any two steps. The write is the one
+                # that counts: length and digest follow what the store holds.
+                store.write(_snapshot(chunk))
+                self._catch_up(store)
+            except MemoryError:
+                self._fail(MemoryError)
+                raise
+            finally:
+                self._busy = False
 
     def __len__(self) -> int:
         """Return how many bytes are held, or were handed out by `finish`.
@@ -240,9 +252,10 @@ class CappedBytes:
         Raises:
             SizeLimitError: E3001; a chunk did not fit.
         """
-        with _Busy(self):
-            self._refuse_over()
-            return self._length
+        with self._lock:
+            self._refuse_reentry()
+            self._refuse_failure()
+            return self._length if self._store is None else self._store.tell()
 
     def finish(self) -> bytes:
         """Hand out what was collected, once.
@@ -251,10 +264,18 @@ class CappedBytes:
             SizeLimitError: E3001; a chunk did not fit.
             ValueError: `finish` was called before.
         """
-        with _Busy(self):
+        with self._lock:
+            self._refuse_reentry()
             store = self._open_store()
-            self._finished, self._store = True, None
-            return store.getvalue()
+            try:
+                self._catch_up(store)
+                self._length = store.tell()
+                whole = store.getvalue()
+            except MemoryError:
+                self._fail(MemoryError)
+                raise
+            self._store = None
+            return whole
 
     def hexdigest(self) -> str:
         """Return the sha256 of everything so far in lower-case hex, also after `finish`.
@@ -263,41 +284,46 @@ class CappedBytes:
             SizeLimitError: E3001; a chunk did not fit.
             ValueError: The object was made without `sha256=True`.
         """
-        with _Busy(self):
-            self._refuse_over()
+        with self._lock:
+            self._refuse_reentry()
+            self._refuse_failure()
             if self._hash is None:
                 raise ValueError("the digest needs CappedBytes(limit, sha256=True)")
+            if self._store is not None:
+                self._catch_up(self._store)
             return self._hash.hexdigest()
 
-    def _refuse_over(self) -> None:
-        if self._over:
+    def _catch_up(self, store: io.BytesIO) -> None:
+        """Hash what the store holds and the digest has not seen."""
+        if self._hash is None or self._hashed == store.tell():
+            return
+        digest, length = self._hash.copy(), store.tell()
+        with store.getbuffer() as held, held[self._hashed :] as rest:
+            digest.update(rest)
+        # No call stands between these two, so that no exception can come between them.
+        self._hash = digest
+        self._hashed = length
+
+    def _fail(self, failure: type[BaseException]) -> None:
+        store, self._failure, self._store, self._hash = self._store, failure, None, None
+        if store is not None:
+            store.close()  # gives the memory back, whoever still looks at the failed call
+
+    def _refuse_reentry(self) -> None:
+        if self._busy:
+            raise RuntimeError("CappedBytes is in use by an outer call of the same thread")
+
+    def _refuse_failure(self) -> None:
+        if self._failure is SizeLimitError:
             raise SizeLimitError(self._limit)
+        if self._failure is not None:
+            raise self._failure
 
     def _open_store(self) -> io.BytesIO:
-        self._refuse_over()
+        self._refuse_failure()
         if self._store is None:
             raise ValueError("finish() was called before")
         return self._store
-
-
-class _Busy:
-    """Serialises threads on one accumulator and refuses a call from inside another call."""
-
-    __slots__ = ("_owner",)
-
-    def __init__(self, owner: CappedBytes) -> None:
-        self._owner = owner
-
-    def __enter__(self) -> None:
-        self._owner._lock.acquire()
-        if self._owner._busy:
-            self._owner._lock.release()
-            raise RuntimeError("CappedBytes is in use by an outer call of the same thread")
-        self._owner._busy = True
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._owner._busy = False
-        self._owner._lock.release()
 
 
 def _u64(value: object, name: str, wanted: str) -> int:

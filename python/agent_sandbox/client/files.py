@@ -39,6 +39,7 @@ class Files:
         With a bound, bytes are counted as they arrive, uncompressed, and the byte past the bound
         closes the response; neither a declared length nor a stat is trusted, and a body whose end
         cannot be proved is refused. A bound is no snapshot: another process may change the file.
+        Without a bound a gzip body is accepted, if it is whole.
 
         Args:
             path: Absolute path of a regular file.
@@ -111,6 +112,10 @@ class Files:
     ) -> WriteInfo:
         """Replace the content of a file, or make it, and return what was sent.
 
+        It succeeds only where everything was sent and the service confirms that, with the same
+        size where it says one. Bytes and text carry their digest, which Express verifies before
+        the file is in its place.
+
         Express makes missing parents and replaces the file at once; the promise here is weaker:
         no atomic write and no resumable transfer.
 
@@ -124,6 +129,7 @@ class Files:
         Raises:
             TypeError: `data` is none of these, before any request.
             TextEncodingError: E2004: text with a lone surrogate, before any request.
+            TransferError: E4007: it is not certain that all of it arrived.
             UploadTimeoutError: E4009: time was over; the write may have reached the sandbox.
             StorageFullError: E4006: no room is left.
         """
@@ -140,7 +146,11 @@ class Files:
         return await self._driver.run(transfer.upload(local, path, deadline_s), self._target)
 
     async def list(self, path: str, depth: int = 1) -> builtins.list[FileInfo]:
-        """Return the entries under a directory, down to `depth` levels."""
+        """Return the entries under a directory, down to `depth` levels; 100,000 at most.
+
+        Raises:
+            SizeLimitError: E3001: the service finds the list too long.
+        """
         return await self._driver.run(filesystem.list_dir(path, depth), self._target)
 
     async def stat(self, path: str) -> FileInfo:

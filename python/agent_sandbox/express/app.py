@@ -13,19 +13,21 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_sandbox.errors import AgentSandboxError, AuthenticationError
+from agent_sandbox.errors import AgentSandboxError, ArgumentError, AuthenticationError
 from agent_sandbox.express.control import ControlPlane
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.download import Download, accepts_gzip
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.failures import is_rpc, rest_answer, rpc_answer
 from agent_sandbox.express.filesystem import Filesystem
+from agent_sandbox.express.heads import is_framed_once, to_origin_form
 from agent_sandbox.express.names import absolute_path
 from agent_sandbox.express.processes.rpc import Processes
 from agent_sandbox.express.requests import (
     KeyRing,
     check_user,
     header,
+    list_header,
     named_sandbox,
     query,
     sandbox_of,
@@ -64,7 +66,7 @@ class Files:
         """Send a file."""
         fields = query(request)
         sandbox = self._authorised(request, fields, "read")
-        gzip = accepts_gzip(header(request, "accept-encoding"))
+        gzip = accepts_gzip(list_header(request, "accept-encoding"))
         return Download(
             sandbox,
             absolute_path(fields.get("path", "")),
@@ -177,10 +179,15 @@ class Express:
         answer: Response | None = None
         code = ""
         try:
+            to_origin_form(scope)
+            if not is_framed_once(scope):
+                raise ArgumentError
             self._check_host(Request(scope))
             await self._router(scope, receive, noted)
         except AgentSandboxError as error:
             answer, code = _answer(scope, error), error.code
+            if not is_framed_once(scope):
+                answer.headers["connection"] = "close"
         except HTTPException as error:
             text = "There is no such route." if error.status_code == 404 else "Wrong method."
             body = ApiError(code=error.status_code, message=text).to_json()

@@ -20,6 +20,7 @@ from agent_sandbox.wire import e2b, headers
 _MessageT = TypeVar("_MessageT", bound=BaseModel)
 
 _MAX_PAGE = 100
+_EPOCH = "1970-01-01T00:00:00Z"
 
 
 def read_message(data: bytes, kind: type[_MessageT]) -> _MessageT:
@@ -58,10 +59,10 @@ class ControlPlane:
         self._keys = keys
         self._engine = engine
 
-    def _own(self, request: Request) -> Sandbox:
+    def _own(self, request: Request, *, ending: bool = False) -> Sandbox:
         """Return the sandbox of the URL; a foreign one looks like one that never was."""
         owner = self._keys.owner(request)
-        sandbox = self._sandboxes.get(request.path_params["sandbox_id"])
+        sandbox = self._sandboxes.get(request.path_params["sandbox_id"], ending=ending)
         if sandbox.owner != owner:
             raise SandboxNotFoundError
         request.scope["agent_sandbox.sandbox"] = sandbox.sandbox_id[:8]
@@ -124,7 +125,7 @@ class ControlPlane:
 
     async def kill(self, request: Request) -> Response:
         """End a sandbox and remove what it held."""
-        await self._sandboxes.kill(self._own(request))
+        await self._sandboxes.kill(self._own(request, ending=True))
         return Response(status_code=204)
 
     async def metrics(self, request: Request) -> Response:
@@ -140,14 +141,16 @@ class _Filter:
         try:
             pairs = parse_qsl(fields.get("metadata", ""), keep_blank_values=True, errors="strict")
             after = fields.get("startedAfter")
-            moment = datetime.fromisoformat(after) if after else None
-        except ValueError:
+            moment = datetime.fromisoformat(after or _EPOCH)
+            if moment.tzinfo is None:  # the service's own zone is nobody's business
+                moment = moment.replace(tzinfo=UTC)
+            self._after = moment.timestamp()
+        except (ValueError, OverflowError):
             raise ArgumentError from None
         # E2B's clients quote names and values once more than the query does.
         self._metadata = {(unquote(name), unquote(value)) for name, value in pairs}
         self._states = set(filter(None, fields.get("state", "").split(",")))
         self._template = fields.get("template")
-        self._after = moment.timestamp() if moment else 0.0
 
     def matches(self, sandbox: Sandbox) -> bool:
         return (

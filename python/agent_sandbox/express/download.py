@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import zlib
+from collections.abc import Callable
+from typing import TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
-from agent_sandbox.errors import FileMissingError, TransferTimeoutError
+from agent_sandbox.errors import FileMissingError
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.failures import os_errors
 from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.sandboxes import Sandbox
+
+_T = TypeVar("_T")
 
 CHUNK_BYTES = 262_144
 """Read from disk and sent in one step; also what a download holds in memory, twice."""
 
 WHOLE_BYTES = 1_048_576
 """Files up to here are read in one go, by the same thread that opens them."""
-
-STALL_TIMEOUT_S = 120.0
-"""A transfer whose peer takes or sends nothing for so long is given up."""
 
 _GZIP_MIN_BYTES = 1_024
 _GZIP_LEVEL = 1
@@ -77,10 +78,10 @@ class Download:
         """
         async with self._sandbox.use():
             try:
-                first = await self._disk.run(self._open)
+                first = await self._run(self._open)
                 deflate = None
                 if self._gzip and not self._head and self._size >= _GZIP_MIN_BYTES:
-                    deflate = await self._disk.run(lambda: _Deflate.if_worth_it(first))
+                    deflate = await self._run(lambda: _Deflate.if_worth_it(first))
                 await send(_start(None if deflate else self._size, gzip=deflate is not None))
                 if self._head:
                     await send({"type": "http.response.body", "body": b""})
@@ -91,6 +92,9 @@ class Download:
             finally:
                 if self._file:
                     self._file.close()
+
+    async def _run(self, work: Callable[[], _T]) -> _T:
+        return await self._disk.run(work, slots=self._sandbox.disk_slots)
 
     def _open(self) -> bytes:
         """Open the file and return its first bytes: all of them if they are few."""
@@ -124,12 +128,12 @@ class Download:
                 last = offset >= self._size
                 if deflate:
                     data = chunk
-                    chunk = await self._disk.run(lambda: deflate.add(data, last=last))  # noqa: B023 - run at once
+                    chunk = await self._run(lambda: deflate.add(data, last=last))  # noqa: B023 - run at once
                 if chunk or last:
                     await _send_chunk(send, chunk, more=not last)
                 if last:
                     return
-                chunk = await self._disk.run(lambda: self._read(offset))  # noqa: B023 - run at once
+                chunk = await self._run(lambda: self._read(offset))  # noqa: B023 - run at once
                 if not chunk:
                     return  # it shrank: returning early makes the server cut the connection
         finally:
@@ -168,11 +172,7 @@ def _start(size: int | None, *, gzip: bool) -> Message:
 
 
 async def _send_chunk(send: Send, data: bytes, *, more: bool) -> None:
-    try:
-        async with asyncio.timeout(STALL_TIMEOUT_S):
-            await send({"type": "http.response.body", "body": data, "more_body": more})
-    except TimeoutError:
-        raise TransferTimeoutError from None
+    await send({"type": "http.response.body", "body": data, "more_body": more})
 
 
 async def _disconnected(receive: Receive) -> None:

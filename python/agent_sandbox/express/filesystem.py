@@ -5,29 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from agent_sandbox.errors import FileMissingError, SizeLimitError
+from agent_sandbox.errors import FileMissingError, SandboxNotFoundError, SizeLimitError
 from agent_sandbox.express.control import read_message
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.names import absolute_path
 from agent_sandbox.express.requests import body, check_basic_user, sandbox_of
 from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
-from agent_sandbox.express.streams import Emit, ServerStream, check_protocol, seconds
+from agent_sandbox.express.streams import Emit, LongAnswer, ServerStream, check_protocol, seconds
 from agent_sandbox.express.watch import PolledWatch, Watch, WatchReader
 from agent_sandbox.wire import connect, e2b, headers
 
-MAX_WATCHES = 64
-"""Most polled watches of one sandbox."""
+MAX_WATCHES = 16
+"""Most watches of one sandbox, polled and streamed. Linux gives a user 128 for all sandboxes."""
 
 _KEEPALIVE_S = 50.0
 
-_Answer = e2b.EntryResponse | e2b.ListDirResponse | e2b.Empty | e2b.Watcher | e2b.WatcherEvents
+_Answer = e2b.EntryResponse | e2b.Empty | e2b.Watcher
 _Unary = Callable[[Sandbox, bytes], Awaitable[_Answer]]
+_Long = Callable[[Sandbox, bytes], Awaitable[bytes]]
 
 
 class Filesystem:
@@ -43,13 +45,15 @@ class Filesystem:
         self._disk = disk
         self._unary: dict[str, _Unary] = {
             "Stat": self._stat,
-            "ListDir": self._list_dir,
             "MakeDir": self._make_dir,
             "Move": self._move,
             "Remove": self._remove,
             "CreateWatcher": self._create_watcher,
-            "GetWatcherEvents": self._get_watcher_events,
             "RemoveWatcher": self._remove_watcher,
+        }
+        self._long: dict[str, _Long] = {
+            "ListDir": self._list_dir,
+            "GetWatcherEvents": self._get_watcher_events,
         }
 
     async def call(self, request: Request) -> ASGIApp:
@@ -63,8 +67,7 @@ class Filesystem:
             check_protocol(request, connect.STREAM_TYPE)
             return ServerStream(request, self._watch_dir)
         check_protocol(request, connect.UNARY_TYPE)
-        handler = self._unary.get(name)
-        if handler is None:
+        if name not in self._unary and name not in self._long:
             unknown = connect.ErrorBody(
                 code=connect.ConnectCode.UNIMPLEMENTED, message="There is no such RPC."
             )
@@ -72,49 +75,60 @@ class Filesystem:
         sandbox = sandbox_of(request, self._sandboxes)
         check_basic_user(request)
         data = await body(request) or b"{}"
+        if name in self._long:
+            return LongAnswer(sandbox, partial(self._long[name], sandbox, data))
         async with sandbox.use():
-            answer = await handler(sandbox, data)
+            answer = await self._unary[name](sandbox, data)
         return Response(answer.to_json(), media_type=connect.UNARY_TYPE)
 
     async def _stat(self, sandbox: Sandbox, data: bytes) -> e2b.EntryResponse:
         path = absolute_path(read_message(data, e2b.StatRequest).path, directory=True)
-        return e2b.EntryResponse(entry=await self._disk.run(lambda: sandbox.tree.stat(path)))
+        return await self._entry(sandbox, lambda: sandbox.tree.stat(path))
 
-    async def _list_dir(self, sandbox: Sandbox, data: bytes) -> e2b.ListDirResponse:
+    async def _entry(
+        self, sandbox: Sandbox, work: Callable[[], e2b.EntryInfo]
+    ) -> e2b.EntryResponse:
+        return e2b.EntryResponse(entry=await self._disk.run(work, slots=sandbox.disk_slots))
+
+    async def _list_dir(self, sandbox: Sandbox, data: bytes) -> bytes:
         wanted = read_message(data, e2b.ListDirRequest)
         path = absolute_path(wanted.path, directory=True)
-        entries = await self._disk.run(lambda: sandbox.tree.list(path, wanted.depth or 1))
-        return e2b.ListDirResponse(entries=entries)
+
+        def work() -> bytes:
+            return _repeated("entries", sandbox.tree.list(path, wanted.depth or 1))
+
+        return await self._disk.run(work, slots=sandbox.disk_slots)
 
     async def _make_dir(self, sandbox: Sandbox, data: bytes) -> e2b.EntryResponse:
         path = absolute_path(read_message(data, e2b.MakeDirRequest).path, directory=True)
-        return e2b.EntryResponse(entry=await self._disk.run(lambda: sandbox.tree.make_dir(path)))
+        return await self._entry(sandbox, lambda: sandbox.tree.make_dir(path))
 
     async def _move(self, sandbox: Sandbox, data: bytes) -> e2b.EntryResponse:
         wanted = read_message(data, e2b.MoveRequest)
         source = absolute_path(wanted.source, directory=True)
         destination = absolute_path(wanted.destination, directory=True)
-        entry = await self._disk.run(lambda: sandbox.tree.move(source, destination))
-        return e2b.EntryResponse(entry=entry)
+        return await self._entry(sandbox, lambda: sandbox.tree.move(source, destination))
 
     async def _remove(self, sandbox: Sandbox, data: bytes) -> e2b.Empty:
         path = absolute_path(read_message(data, e2b.RemoveRequest).path, directory=True)
-        await self._disk.run(lambda: sandbox.tree.remove(path))
+        await self._disk.run(lambda: sandbox.tree.remove(path), slots=sandbox.disk_slots)
         return e2b.Empty()
 
     async def _create_watcher(self, sandbox: Sandbox, data: bytes) -> e2b.Watcher:
-        if len(sandbox.watches) >= MAX_WATCHES:
-            raise SizeLimitError(MAX_WATCHES)
-        reader = await self._open_watch(sandbox, data)
-        watcher_id = secrets.token_hex(16)
-        sandbox.watches[watcher_id] = PolledWatch(reader)
+        with _watch_counted(sandbox):
+            reader = await self._open_watch(sandbox, data)
+            if sandbox.ended:  # meanwhile: its watches have been closed already
+                reader.close()
+                raise SandboxNotFoundError
+            watcher_id = secrets.token_hex(16)
+            sandbox.watches[watcher_id] = PolledWatch(reader, sandbox.pending)
         return e2b.Watcher(watcher_id=watcher_id)
 
-    async def _get_watcher_events(self, sandbox: Sandbox, data: bytes) -> e2b.WatcherEvents:
+    async def _get_watcher_events(self, sandbox: Sandbox, data: bytes) -> bytes:
         watch = sandbox.watches.get(read_message(data, e2b.Watcher).watcher_id)
         if watch is None:
             raise FileMissingError
-        return e2b.WatcherEvents(events=watch.take())
+        return _repeated("events", watch.take())
 
     async def _remove_watcher(self, sandbox: Sandbox, data: bytes) -> e2b.Empty:
         watch = sandbox.watches.pop(read_message(data, e2b.Watcher).watcher_id, None)
@@ -129,8 +143,9 @@ class Filesystem:
         watch = Watch(
             sandbox.tree, path, recursive=wanted.recursive, with_entry=wanted.include_entry
         )
-        await self._disk.run(watch.open)
-        return WatchReader(watch, self._disk)
+        slots = sandbox.disk_slots
+        await self._disk.run(watch.open, undo=lambda _: watch.close(), slots=slots)
+        return WatchReader(watch, self._disk, slots)
 
     async def _watch_dir(self, request: Request, data: bytes, emit: Emit) -> None:
         """Emit a mark at the start, then every event, and a sign of life in between."""
@@ -138,7 +153,10 @@ class Filesystem:
         check_basic_user(request)
         pause_s = seconds(request, headers.KEEPALIVE_PING_INTERVAL, unit_s=1) or _KEEPALIVE_S
         async with sandbox.use(holds=False):
-            with contextlib.closing(await self._open_watch(sandbox, data)) as reader:
+            with (
+                _watch_counted(sandbox),
+                contextlib.closing(await self._open_watch(sandbox, data)) as reader,
+            ):
                 await emit(e2b.WatchDirResponse(start=e2b.Empty()).to_json())
                 while True:
                     try:
@@ -148,5 +166,29 @@ class Filesystem:
                         await reader.check_alive()
                         await emit(e2b.WatchDirResponse(keepalive=e2b.Empty()).to_json())
                         continue
-                    for event in await reader.read():
-                        await emit(e2b.WatchDirResponse(filesystem=event).to_json())
+                    events = await reader.read()
+                    sandbox.pending.add(events)
+                    try:
+                        for event in events:
+                            await emit(b'{"filesystem":%b}' % event)
+                    finally:
+                        sandbox.pending.remove(events)
+
+
+@contextlib.contextmanager
+def _watch_counted(sandbox: Sandbox) -> Iterator[None]:
+    """Count a watch from before it is opened: many may be opened at once."""
+    if len(sandbox.watches) + sandbox.open_watches >= MAX_WATCHES:
+        raise SizeLimitError(MAX_WATCHES)
+    sandbox.open_watches += 1
+    try:
+        yield
+    finally:
+        sandbox.open_watches -= 1
+
+
+def _repeated(name: str, messages: list[bytes]) -> bytes:
+    """Return a message whose one field repeats messages, as protobuf JSON has it."""
+    if not messages:
+        return b"{}"
+    return b'{"%b":[%b]}' % (name.encode(), b",".join(messages))

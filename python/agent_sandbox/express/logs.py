@@ -13,6 +13,8 @@ from agent_sandbox.errors import ConfigError
 
 OWN = "agent_sandbox"
 
+_PAUSE_S = 1.0
+
 _CONSTANT_FIRST_LINE = frozenset({"uvicorn.error", "asyncio"})
 
 
@@ -39,6 +41,23 @@ class _Line(logging.Formatter):
         return json.dumps(line)
 
 
+class _Seldom(logging.Filter):
+    """Lets a foreign message through once a second: what a peer can cause may come in floods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[tuple[str, int], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.startswith(OWN):
+            return True
+        place = (record.pathname, record.lineno)
+        if record.created - self._last.get(place, 0.0) < _PAUSE_S:
+            return False
+        self._last[place] = record.created
+        return True
+
+
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -59,6 +78,7 @@ def configure_logging(default: str) -> None:
         raise ConfigError(reason="AGENT_SANDBOX_LOG_LEVEL is one of: " + ", ".join(LEVELS) + ".")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line())
+    handler.addFilter(_Seldom())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -18,6 +18,9 @@ DEFAULT_ID = 60_773
 (systemd lists 60706-61183 as unused). `AGENT_SANDBOX_UID` and `AGENT_SANDBOX_GID` override it."""
 
 _PR_SET_DUMPABLE = 4
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_CAPABILITIES = 64
 
 _log = logging.getLogger(__name__)
 
@@ -43,10 +46,15 @@ def _number(variable: str) -> int:
 def drop_privileges(uid: int, gid: int) -> None:
     """Become `uid` and `gid` with no other group, if the process is root, and stop being traceable.
 
+    No program that the process may still start gets more rights than it has itself.
+
     Raises:
         ConfigError: E6000: the kernel refuses, as in a container that maps no such user.
     """
+    prctl = ctypes.CDLL(None).prctl
     if os.geteuid() == 0:
+        for capability in range(_CAPABILITIES):  # fails beyond the last, and for a lesser root
+            prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
         try:
             os.setgroups([])
             os.setresgid(gid, gid, gid)
@@ -56,7 +64,8 @@ def drop_privileges(uid: int, gid: int) -> None:
                 reason="Root cannot become the service's user here; start it as a plain user."
             ) from None
     # A change of user clears this flag as well, but not where no change was needed.
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 class _Refuse(MetaPathFinder):

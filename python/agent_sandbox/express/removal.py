@@ -11,11 +11,16 @@ import stat
 from agent_sandbox.express.openat2 import Descriptor
 
 _PASSES = 16
-"""How often one directory is emptied again while somebody keeps filling it."""
+"""How often a directory is emptied again while somebody keeps filling it."""
+
+_DISTURBED = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST, errno.ELOOP}
+)
+"""What calls fail with where somebody else writes, moves and removes in the same tree."""
 
 
 def remove_tree(parent_fd: int, name: str) -> None:
-    """Remove a directory with everything under it.
+    """Remove a directory with everything under it, or what has taken its place.
 
     Works through the tree flat: a directory that is found is first moved up to `name` itself, so
     that neither depth nor the number of descriptors grows. Directories that lack their owner's
@@ -28,11 +33,24 @@ def remove_tree(parent_fd: int, name: str) -> None:
     Raises:
         OSError: As rmdir(2) and unlink(2) do; a missing `name` is success.
     """
-    try:
-        top = Descriptor(_open_whole(parent_fd, name))
-    except FileNotFoundError:
-        return
-    with top as top_fd:
+    for left in reversed(range(_PASSES)):
+        try:
+            os.unlink(name, dir_fd=parent_fd)
+            return
+        except FileNotFoundError:
+            return
+        except IsADirectoryError:
+            pass
+        try:
+            _remove_once(parent_fd, name)
+            return
+        except OSError as error:
+            if error.errno not in _DISTURBED or not left:
+                raise
+
+
+def _remove_once(parent_fd: int, name: str) -> None:
+    with Descriptor(_open_whole(parent_fd, name)) as top_fd:
         pending = _unlink_files(top_fd, top_fd, lift=False)
         while pending:
             child = pending.pop()

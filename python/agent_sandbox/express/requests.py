@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -17,15 +18,18 @@ from agent_sandbox.errors import (
     PathError,
     SizeLimitError,
     TransferError,
+    TransferTimeoutError,
 )
 from agent_sandbox.express.names import USERS
 from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
+from agent_sandbox.limits import HTTP_BODY_DEADLINE_S, MAX_PATH_BYTES
 from agent_sandbox.wire import headers
 
 MAX_BODY_BYTES = 65_536
 """Longest body of a control-plane request and of an RPC; both hold no more than paths and names."""
 
 _MAX_QUERY_FIELDS = 32
+_MAX_EXPIRY_DIGITS = 16
 
 
 def query(request: Request) -> dict[str, str]:
@@ -66,21 +70,31 @@ def header(request: Request, name: str) -> bytes | None:
     return values[0] if values else None
 
 
+def list_header(request: Request, name: str) -> bytes:
+    """Return a header whose value is a list, its lines joined (RFC 9110 section 5.3)."""
+    wanted = name.encode()
+    return b", ".join(value for key, value in request.scope["headers"] if key == wanted)
+
+
 async def body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
     """Return a body of at most `limit` bytes.
 
     Raises:
         SizeLimitError: E3001.
         TransferError: E4007: the caller went away.
+        TransferTimeoutError: E4008: the body was not complete after `HTTP_BODY_DEADLINE_S`.
     """
     chunks = bytearray()
     try:
-        async for chunk in request.stream():
-            chunks += chunk
-            if len(chunks) > limit:
-                raise SizeLimitError(limit)
+        async with asyncio.timeout(HTTP_BODY_DEADLINE_S):
+            async for chunk in request.stream():
+                chunks += chunk
+                if len(chunks) > limit:
+                    raise SizeLimitError(limit)
     except ClientDisconnect:
         raise TransferError from None
+    except TimeoutError:
+        raise TransferTimeoutError from None
     return bytes(chunks)
 
 
@@ -178,11 +192,20 @@ def signed_sandbox(fields: dict[str, str], operation: str, sandboxes: Sandboxes)
         sandboxes: Where it is looked for.
 
     Raises:
+        PathError: E2002: the path is too long; nobody could have signed it to any use.
+        ArgumentError: E2001: there is no such user.
         AuthenticationError: E5005: no sandbox's token made it, or it has expired.
     """
+    # Before the work, which everybody may ask for: one digest of all this for each sandbox.
+    if len(fields.get("path", "").encode()) > MAX_PATH_BYTES:
+        raise PathError
+    check_user(fields.get("username", ""))
     expiry = fields.get("signature_expiration")
     if expiry is not None and not (
-        expiry.isascii() and expiry.isdigit() and time.time() < int(expiry[:16])
+        expiry.isascii()
+        and expiry.isdigit()
+        and len(expiry) <= _MAX_EXPIRY_DIGITS
+        and time.time() < int(expiry)
     ):
         raise AuthenticationError
     signed = [fields.get("path", ""), operation, fields.get("username", "")]

@@ -26,10 +26,19 @@ from agent_sandbox.express.processes.commands import Commands
 from agent_sandbox.express.spares import Spares
 from agent_sandbox.express.state import Instance
 from agent_sandbox.express.tree import Tree
-from agent_sandbox.express.watch import PolledWatch
-from agent_sandbox.limits import DEFAULT_TTL_S, MAX_TTL_S
+from agent_sandbox.express.watch import Pending, PolledWatch
+from agent_sandbox.limits import DEFAULT_TTL_S, MAX_TTL_S, TRANSFER_TIMEOUT_S
 
 _END_WAIT_S = 5.0
+
+HOLD_S = TRANSFER_TIMEOUT_S
+"""How long work that runs at the end of a sandbox's life may hold the sandbox after it."""
+
+DISK_SLOTS = 4
+"""Threads of the disk that one sandbox may have at once."""
+
+LONG_ANSWERS = 2
+"""Answers without a small bound that one sandbox may have in memory at once."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +66,11 @@ class Sandbox:
         started_at: Unix seconds.
         end_at: Unix seconds; when it ends unless it is renewed.
         watches: Watches that a client polls, by their id.
+        open_watches: How many more are being opened, or are streamed.
+        pending: Counts the events that wait for its clients.
+        disk_slots: Its share of the disk's threads.
+        long_answers: How many answers of any size may be under way.
+        ending: The task that ends it, once that has begun.
     """
 
     def __init__(
@@ -82,7 +96,12 @@ class Sandbox:
         self.end_at = self.started_at
         self.watches: dict[str, PolledWatch] = {}
         self.uses: set[Use] = set()
+        self.open_watches = 0
+        self.pending = Pending()
+        self.disk_slots = asyncio.Semaphore(DISK_SLOTS)
+        self.long_answers = asyncio.Semaphore(LONG_ANSWERS)
         self.ended = False
+        self.ending: asyncio.Task[None] | None = None
         self.unused = asyncio.Event()
         self.unused.set()
         self.timer: asyncio.TimerHandle | None = None
@@ -127,7 +146,8 @@ class Sandbox:
         """Return a lease, for an `async with` block of the task that works on the sandbox.
 
         Args:
-            holds: Whether the end of the sandbox's life waits for this work. A watch does not hold.
+            holds: Whether the end of the sandbox's life waits for this work, up to `HOLD_S`. A
+                watch does not hold.
         """
         return Use(self, holds=holds)
 
@@ -197,19 +217,22 @@ class Sandboxes:
         self._spares = spares
         self._watches: set[asyncio.Task[None]] = set()
         self._living: dict[str, Sandbox] = {}
-        self._endings: set[asyncio.Task[None]] = set()
+        self._endings: dict[asyncio.Task[None], Sandbox] = {}
         self._closing = False
 
     def __iter__(self) -> Iterator[Sandbox]:
         return iter(tuple(self._living.values()))
 
-    def get(self, sandbox_id: str) -> Sandbox:
-        """Return a living sandbox.
+    def get(self, sandbox_id: str, *, ending: bool = False) -> Sandbox:
+        """Return a living sandbox, with `ending` also one that is not gone yet.
 
         Raises:
             SandboxNotFoundError: E5001.
         """
         sandbox = self._living.get(sandbox_id)
+        if sandbox is None and ending:
+            leaving = self._endings.values()
+            sandbox = next((one for one in leaving if one.sandbox_id == sandbox_id), None)
         if sandbox is None:
             raise SandboxNotFoundError
         return sandbox
@@ -290,6 +313,7 @@ class Sandboxes:
     async def kill(self, sandbox: Sandbox) -> None:
         """End a sandbox now: interrupt what runs in it and remove its directory.
 
+        One that is ending already ends faster: it waits for nobody any more.
         Waits a few seconds for that; what takes longer goes on by itself.
         """
         await asyncio.wait([self._begin_end(sandbox, interrupt_holders=True)], timeout=_END_WAIT_S)
@@ -297,34 +321,42 @@ class Sandboxes:
     async def close(self) -> None:
         """End all sandboxes, wait until their directories are gone, and make no more."""
         self._closing = True
-        for sandbox in self:
+        for sandbox in (*self, *self._endings.values()):
             self._begin_end(sandbox, interrupt_holders=True)
         await self._spares.close()
         while self._endings or self._watches:
             await asyncio.wait((*self._endings, *self._watches))
 
     def _begin_end(self, sandbox: Sandbox, *, interrupt_holders: bool) -> asyncio.Task[None]:
+        for use in tuple(sandbox.uses):
+            if interrupt_holders or not use.holds:
+                use.interrupt()
+        if sandbox.ending is not None:
+            return sandbox.ending
         sandbox.ended = True
         self._living.pop(sandbox.sandbox_id, None)
         if sandbox.timer:
             sandbox.timer.cancel()
-        for use in tuple(sandbox.uses):
-            if interrupt_holders or not use.holds:
-                use.interrupt()
         for watch in sandbox.watches.values():
             watch.close()
         sandbox.watches.clear()
         ending = asyncio.get_running_loop().create_task(self._end(sandbox))
-        self._endings.add(ending)
-        ending.add_done_callback(self._endings.discard)
+        sandbox.ending = ending
+        self._endings[ending] = sandbox
+        ending.add_done_callback(self._endings.pop)
         return ending
 
     async def _end(self, sandbox: Sandbox) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                await sandbox.unused.wait()
+        for use in tuple(sandbox.uses):
+            use.interrupt()
         await sandbox.unused.wait()
         await sandbox.stop()
         try:
             await self._disk.run(lambda: self._instance.remove_root(sandbox.sandbox_id))
-        except OSError as error:  # the sweep of a later start tries again
+        except OSError as error:  # the sweep tries again
             _log.error(
                 "a sandbox's directory was not removed",
                 extra={"fields": {"sandbox": sandbox.sandbox_id[:8], "errno": error.errno}},

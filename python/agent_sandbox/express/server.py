@@ -17,6 +17,7 @@ import uvicorn
 
 from agent_sandbox.errors import ConfigError
 from agent_sandbox.express import preload
+from agent_sandbox.express.connection import IDLE_TIMEOUT_S, Connection
 from agent_sandbox.express.engine import Engine, Isolation, choose_kind
 from agent_sandbox.express.isolation import Spawner
 from agent_sandbox.express.logs import configure_logging
@@ -26,9 +27,12 @@ from agent_sandbox.express.service import Service
 from agent_sandbox.express.state import default_state_dir, open_state_dir
 
 _BACKLOG = 1_024
+_ACCEPTS = 16
+"""Connections that asyncio accepts in one go; CPython 3.11 goes on so often without descriptors."""
+
 _DESCRIPTORS = 65_536
-_KEEP_ALIVE_S = 75
 _GRACE_S = 5
+_END_S = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,8 @@ class _Server(uvicorn.Server):
         yield
 
     def _stop(self) -> None:
+        # The kernel ends us if something hangs, be it a thread: the next start sweeps the rest.
+        signal.alarm(_END_S)
         self.should_exit = True
 
     def _read_lifeline(self, fd: int) -> None:
@@ -185,6 +191,12 @@ class _Server(uvicorn.Server):
             if not os.read(fd, 4_096):
                 asyncio.get_running_loop().remove_reader(fd)
                 self._stop()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; the queue of the kernel may be longer than what is accepted in one go."""
+        await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(_BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the sandboxes first: that ends the streams which uvicorn would wait for."""
@@ -207,11 +219,11 @@ def _raise_descriptor_limit() -> None:
 
 
 def uvicorn_config(app: object) -> uvicorn.Config:
-    """Return how uvicorn is to run: HTTP/1.1 by h11, without logging and headers of its own."""
+    """Return how uvicorn is to run: without logging and headers of its own."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # starlette's and uvicorn's ASGI types differ in name only
         loop="asyncio",
-        http="h11",
+        http=Connection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -220,8 +232,8 @@ def uvicorn_config(app: object) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         interface="asgi3",
-        backlog=_BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        backlog=_ACCEPTS,
+        timeout_keep_alive=int(IDLE_TIMEOUT_S),
         timeout_graceful_shutdown=_GRACE_S,
     )
 

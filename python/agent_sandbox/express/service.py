@@ -13,6 +13,8 @@ from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.spares import Spares
 from agent_sandbox.express.state import Instance
 
+_SWEEP_EVERY_S = 60.0
+
 
 class Service:
     """One running Express.
@@ -44,15 +46,21 @@ class Service:
         self.app = Express(self._sandboxes, self._disk, KeyRing(keys), engine, hosts=hosts)
 
     def start(self) -> None:
-        """Begin to make spare sandboxes and to remove what crashed instances left."""
+        """Begin to make spares, and to remove what crashed instances and failed removals leave."""
         self._spares.fill()
-        self._sweep = asyncio.get_running_loop().create_task(self._disk.run(self._instance.sweep))
+        self._sweep = asyncio.get_running_loop().create_task(self._sweep_for_ever())
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await self._disk.run(self._instance.sweep)
+            await asyncio.sleep(_SWEEP_EVERY_S)
 
     async def close(self) -> None:
         """End every sandbox, remove their directories, and give the state directory back."""
         await self._sandboxes.close()
         await self._engine.close()
         if self._sweep:
+            self._sweep.cancel()
             await asyncio.wait([self._sweep])
         await self._disk.run(self._instance.close)
         self._disk.close()

@@ -98,7 +98,11 @@ class Spares:
             with os_errors():
                 return self._instance.make_root(sandbox_id)
 
-        root_fd = await self._disk.run(make)
+        def undo(root_fd: int) -> None:
+            os.close(root_fd)
+            self._instance.remove_root(sandbox_id)
+
+        root_fd = await self._disk.run(make, undo=undo)
         try:
             running = await self._engine.start(root_fd, network=network)
         except BaseException:
@@ -118,7 +122,7 @@ class Spares:
         await self._remove(prepared.sandbox_id)
 
     async def _remove(self, sandbox_id: str) -> None:
-        with contextlib.suppress(OSError):  # the sweep of a later start tries again
+        with contextlib.suppress(OSError):  # the sweep tries again
             await self._disk.run(lambda: self._instance.remove_root(sandbox_id))
 
 

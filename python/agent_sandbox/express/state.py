@@ -5,7 +5,7 @@
     <state>/lock                              held for moments: an instance begins, or is swept
     <state>/instances/<instance>/lock         held as long as the instance lives
     <state>/instances/<instance>/<sandbox>/root
-    <state>/dead/<instance>                   on its way out
+    <state>/dead/<instance or sandbox>        on its way out
 
 Everything is reached by descriptor: after a drop of privileges, the directories above the state
 directory need not be searchable.
@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,15 +42,20 @@ def open_state_dir(path: Path, *, uid: int, gid: int) -> Descriptor:
     """Open the state directory, made with mode 0700 for `uid` where it is missing or empty.
 
     Raises:
-        ConfigError: E6000: it cannot be made, or belongs to somebody else and is in use.
+        ConfigError: E6000: it cannot be made, is a symbolic link, belongs to somebody else and is
+            in use, or others may write in it.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.is_symlink():  # for the text; whether it is one decides the opening
+            raise ConfigError(reason="The state directory is a symbolic link: name its target.")
         with contextlib.ExitStack() as on_failure:
-            directory = on_failure.enter_context(
-                Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            )
-            if os.fstat(directory).st_uid != uid:
+            directory = on_failure.enter_context(Descriptor(os.open(path, _DIRECTORY)))
+            status = os.fstat(directory)
+            if status.st_uid == uid:
+                if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                    raise ConfigError(reason="Others may write in the state directory.")
+            else:
                 if os.geteuid() != 0 or os.listdir(directory):
                     raise ConfigError(reason="The state directory belongs to another user.")
                 os.fchown(directory, uid, gid)
@@ -95,17 +101,29 @@ class Instance:
                 os.rename(name, name, src_dir_fd=self._instances.fd, dst_dir_fd=self._dead.fd)
 
     def sweep(self) -> None:
-        """Remove what instances that crashed have left. May take long; safe at any time."""
-        for name in os.listdir(self._dead.fd):
-            with contextlib.suppress(OSError):  # the next sweep tries again
-                remove_tree(self._dead.fd, name)
+        """Remove what instances that crashed have left, and what resisted its removal.
+
+        May take long; safe at any time.
+        """
+        with contextlib.suppress(OSError):  # the next sweep tries again
+            for name in os.listdir(self._dead.fd):
+                with contextlib.suppress(OSError):
+                    remove_tree(self._dead.fd, name)
 
     def make_root(self, sandbox_id: str) -> int:
         """Make the directory of a sandbox and return a descriptor of its root.
 
         Raises:
-            OSError: As mkdir(2) does.
+            OSError: As mkdir(2) does; then nothing is left of it.
         """
+        try:
+            return self._make_root(sandbox_id)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.remove_root(sandbox_id)
+            raise
+
+    def _make_root(self, sandbox_id: str) -> int:
         os.mkdir(sandbox_id, 0o700, dir_fd=self._own.fd)
         with Descriptor(os.open(sandbox_id, _DIRECTORY, dir_fd=self._own.fd)) as fd:
             os.mkdir("root", 0o755, dir_fd=fd)
@@ -121,9 +139,14 @@ class Instance:
         """Remove the directory of a sandbox with everything in it.
 
         Raises:
-            OSError: As rmdir(2) and unlink(2) do.
+            OSError: As rmdir(2) and unlink(2) do. The rest lies where the sweep finds it.
         """
-        remove_tree(self._own.fd, sandbox_id)
+        try:
+            remove_tree(self._own.fd, sandbox_id)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.rename(sandbox_id, sandbox_id, src_dir_fd=self._own.fd, dst_dir_fd=self._dead.fd)
+            raise
 
     def close(self) -> None:
         """Remove this instance's directory and let go of the state directory."""

@@ -9,8 +9,10 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from agent_sandbox.errors import AgentSandboxError, ArgumentError, TransferTimeoutError
+from agent_sandbox.express.download import CHUNK_BYTES
 from agent_sandbox.express.failures import stream_end
 from agent_sandbox.express.requests import MAX_BODY_BYTES, body, header
+from agent_sandbox.express.sandboxes import Sandbox
 from agent_sandbox.wire import connect, headers
 
 Emit = Callable[[bytes], Awaitable[None]]
@@ -45,6 +47,40 @@ def seconds(request: Request, name: str, *, unit_s: float) -> float | None:
     if not value.isdigit() or len(value) > 12:
         raise ArgumentError
     return int(value) * unit_s or None
+
+
+class LongAnswer:
+    """An ASGI application that sends the answer of a unary RPC in pieces, as its caller takes it.
+
+    Until then it counts as one of the sandbox's long answers, and the next ones wait: what callers
+    do not take cannot pile up.
+
+    Args:
+        sandbox: What the RPC is about.
+        work: Returns the answer; runs under a lease.
+    """
+
+    def __init__(self, sandbox: Sandbox, work: Callable[[], Awaitable[bytes]]) -> None:
+        self._sandbox = sandbox
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Work, and send the answer.
+
+        Raises:
+            AgentSandboxError: Before anything was sent.
+        """
+        async with self._sandbox.use(), self._sandbox.long_answers:
+            data = await self._work()
+            lines = [
+                (b"content-type", connect.UNARY_TYPE.encode()),
+                (b"content-length", str(len(data)).encode()),
+            ]
+            await send({"type": "http.response.start", "status": 200, "headers": lines})
+            for start in range(0, len(data), CHUNK_BYTES):
+                chunk = data[start : start + CHUNK_BYTES]
+                more = start + CHUNK_BYTES < len(data)
+                await send({"type": "http.response.body", "body": chunk, "more_body": more})
 
 
 class ServerStream:

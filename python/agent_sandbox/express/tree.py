@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from agent_sandbox.errors import (
     FileConflictError,
@@ -26,6 +27,15 @@ from agent_sandbox.wire.e2b import EntryInfo, FileType
 
 MAX_LIST_ENTRIES = 100_000
 """Most entries of one listing."""
+
+MAX_LIST_BYTES = 33_554_432
+"""Most bytes of one listing, as JSON."""
+
+MAX_METADATA_BYTES = 65_536
+"""Most bytes of one entry's metadata; what goes beyond is left out."""
+
+_MAX_MTIME_S = 253_402_300_799
+"""The last second of the year 9999: what a date can say, and a file system can exceed."""
 
 METADATA_PREFIX = "user.e2b."
 """Extended attributes under this prefix are E2B's metadata of a file."""
@@ -119,34 +129,35 @@ class Tree:
             name = path.rpartition("/")[2] or "/"
             return _entry(name, path, status, target, metadata)
 
-    def list(self, path: str, depth: int) -> list[EntryInfo]:
+    def list(self, path: str, depth: int) -> list[bytes]:
         """Return the entries of a directory, down to `depth` levels, parents before children.
 
+        Each is the JSON of an `EntryInfo`: as an object it would take many times the memory.
         Symbolic links below `path` are not followed. What vanishes meanwhile is left out.
 
         Raises:
             FileKindError: E4004, where `path` is no directory.
-            SizeLimitError: E3001, for more than `MAX_LIST_ENTRIES` entries.
+            SizeLimitError: E3001, for more than `MAX_LIST_ENTRIES` entries or `MAX_LIST_BYTES`.
             FileOperationError: E4001 missing, E4002 not permitted, and its other kinds.
         """
-        entries: list[EntryInfo] = []
+        entries: list[bytes] = []
+        budget = _Budget()
         base = "" if path == "/" else path
         with os_errors(), self.open(path, os.O_RDONLY | os.O_DIRECTORY) as top_fd:
             # Paths and not descriptors wait on the stack: depth must not exhaust descriptors.
-            stack = [_children(top_fd, base)]
+            stack = [_children(top_fd, base, budget)]
             below = [""]
             while stack:
-                entry = next(stack[-1], None)
-                if entry is None:
+                child = next(stack[-1], None)
+                if child is None:
                     stack.pop()
                     below.pop()
                     continue
-                entries.append(entry)
-                if len(entries) > MAX_LIST_ENTRIES:
-                    raise SizeLimitError(MAX_LIST_ENTRIES)
-                if entry.type is FileType.DIRECTORY and len(stack) < depth:
-                    relative = f"{below[-1]}{entry.name}"
-                    stack.append(_children_below(top_fd, relative, entry.path))
+                entries.append(child.data)
+                if child.is_directory and len(stack) < depth:
+                    relative = f"{below[-1]}{child.name}"
+                    inside = f"{base}/{readable(relative)}"
+                    stack.append(_children_below(top_fd, relative, inside, budget))
                     below.append(f"{relative}/")
         return entries
 
@@ -195,15 +206,11 @@ class Tree:
                 parent, name = self.parent(path)
             except FileNotFoundError:
                 return
-            with parent as parent_fd:
+            with parent as parent_fd, contextlib.suppress(FileNotFoundError):
                 try:
                     os.unlink(name, dir_fd=parent_fd)
-                except FileNotFoundError:
-                    return
                 except IsADirectoryError:
-                    doomed = temporary_name("x")
-                    os.rename(name, doomed, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
-                    remove_tree(parent_fd, doomed)
+                    _remove_directory(parent_fd, name)
 
     def entry_below(self, directory_fd: int, relative: str, path: str) -> EntryInfo | None:
         """Return what a watched directory holds under a relative name, None where it is gone."""
@@ -217,16 +224,51 @@ class Tree:
         return _entry(name, f"{'' if path == '/' else path}/{relative}", status, target, {})
 
 
-def _children_below(top_fd: int, relative: str, path: str) -> Iterator[EntryInfo]:
+def _remove_directory(parent_fd: int, name: str) -> None:
+    doomed = temporary_name("x")
+    os.rename(name, doomed, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
+    try:
+        remove_tree(parent_fd, doomed)
+    except OSError:
+        # What is left must not lie hidden: its name is how it is found, and removed next time.
+        with contextlib.suppress(OSError):
+            os.rename(doomed, name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
+        raise
+
+
+class _Budget:
+    """Bounds a listing with all that is read of it, be it in the result yet or not."""
+
+    def __init__(self) -> None:
+        self._entries = 0
+        self._bytes = 0
+
+    def take(self, data: bytes) -> None:
+        self._entries += 1
+        self._bytes += len(data) + 1
+        if self._entries > MAX_LIST_ENTRIES:
+            raise SizeLimitError(MAX_LIST_ENTRIES)
+        if self._bytes > MAX_LIST_BYTES:
+            raise SizeLimitError(MAX_LIST_BYTES)
+
+
+class _Child(NamedTuple):
+    sort_key: str
+    name: str
+    is_directory: bool
+    data: bytes
+
+
+def _children_below(top_fd: int, relative: str, path: str, budget: _Budget) -> Iterator[_Child]:
     try:
         descriptor = Descriptor(open_below(top_fd, relative, os.O_RDONLY | os.O_DIRECTORY))
     except OSError:  # gone, or not ours to read: the entry itself was listed
         return iter(())
     with descriptor as fd:
-        return _children(fd, path)
+        return _children(fd, path, budget)
 
 
-def _children(fd: int, path: str) -> Iterator[EntryInfo]:
+def _children(fd: int, path: str, budget: _Budget) -> Iterator[_Child]:
     """Return the entries of one directory by name, read at once; `fd` may close afterwards."""
     found = []
     with os.scandir(fd) as entries:
@@ -243,10 +285,10 @@ def _children(fd: int, path: str) -> Iterator[EntryInfo]:
                 {} if is_link else _metadata(f"/proc/self/fd/{fd}/{entry.name}", follow=False)
             )
             name = readable(entry.name)
-            found.append(_entry(name, f"{path}/{name}", status, target, metadata))
-            if len(found) > MAX_LIST_ENTRIES:
-                raise SizeLimitError(MAX_LIST_ENTRIES)
-    found.sort(key=lambda entry: entry.name)
+            data = _entry(name, f"{path}/{name}", status, target, metadata).to_json()
+            budget.take(data)
+            found.append(_Child(name, entry.name, stat.S_ISDIR(status.st_mode), data))
+    found.sort()
     return iter(found)
 
 
@@ -271,7 +313,7 @@ def _entry(
         permissions=stat.filemode(mode),
         owner=_account(status.st_uid, os.geteuid()),
         group=_account(status.st_gid, os.getegid()),
-        modified_time=datetime.fromtimestamp(status.st_mtime, UTC),
+        modified_time=datetime.fromtimestamp(min(status.st_mtime, _MAX_MTIME_S), UTC),
         symlink_target=None if target is None else readable(target),
         is_symlink=target is not None,
         metadata=metadata,
@@ -285,14 +327,17 @@ def _account(number: int, own: int) -> str:
 
 
 def _metadata(proc_path: str, *, follow: bool) -> dict[str, str]:
+    found: dict[str, str] = {}
+    size = 0
     try:
-        names = os.listxattr(proc_path, follow_symlinks=follow)
-        return {
-            name.removeprefix(METADATA_PREFIX): os.getxattr(
-                proc_path, name, follow_symlinks=follow
-            ).decode("utf-8", "replace")
-            for name in names
-            if name.startswith(METADATA_PREFIX)
-        }
+        for name in os.listxattr(proc_path, follow_symlinks=follow):
+            if name.startswith(METADATA_PREFIX):
+                value = os.getxattr(proc_path, name, follow_symlinks=follow)
+                size += len(name) + len(value)
+                if size > MAX_METADATA_BYTES:
+                    break
+                key = readable(name.removeprefix(METADATA_PREFIX))
+                found[key] = value.decode("utf-8", "replace")
     except OSError:  # gone meanwhile, not readable, or a file system without attributes
         return {}
+    return found

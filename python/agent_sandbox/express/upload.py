@@ -16,9 +16,9 @@ from starlette.responses import Response
 
 from agent_sandbox.errors import ArgumentError, TransferError, TransferTimeoutError
 from agent_sandbox.express.atomic import AtomicFile
+from agent_sandbox.express.connection import STALL_TIMEOUT_S
 from agent_sandbox.express.control import json_answer
 from agent_sandbox.express.disk import Disk
-from agent_sandbox.express.download import STALL_TIMEOUT_S
 from agent_sandbox.express.multipart import PartEnd, PartReader
 from agent_sandbox.express.names import absolute_path
 from agent_sandbox.express.requests import header
@@ -154,6 +154,7 @@ class _Target:
         self._path = path
         self._options = options
         self._disk = disk
+        self._slots = sandbox.disk_slots
         self._file = AtomicFile(
             sandbox.tree,
             path,
@@ -203,7 +204,7 @@ class _Target:
             if last:
                 self._file.commit(self._options.declared_sha256)
 
-        await self._disk.run(work)
+        await self._disk.run(work, slots=self._slots)
 
     async def __aenter__(self) -> _Target:
         return self
@@ -211,7 +212,7 @@ class _Target:
     async def __aexit__(self, *_: object) -> None:
         """Leave nothing behind, unless the file was finished."""
         if not self._finished:
-            await self._disk.run(self._file.abort)
+            await self._disk.run(self._file.abort)  # whatever the sandbox's share is
 
 
 class _Inflate:

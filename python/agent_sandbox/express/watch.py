@@ -15,7 +15,12 @@ import os
 import stat
 from collections.abc import Iterator
 
-from agent_sandbox.errors import FileMissingError, FileOperationError, TransferError
+from agent_sandbox.errors import (
+    AgentSandboxError,
+    FileMissingError,
+    FileOperationError,
+    TransferError,
+)
 from agent_sandbox.express import inotify
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.failures import os_errors
@@ -29,6 +34,9 @@ MAX_DIRECTORIES = 8_192
 
 MAX_PENDING_EVENTS = 10_000
 """Most events that a polled watch keeps for its client."""
+
+MAX_PENDING_BYTES = 16_777_216
+"""Most bytes of events, as JSON, that wait for the clients of one sandbox."""
 
 _WITH_ENTRY = frozenset({EventType.CREATE, EventType.WRITE, EventType.CHMOD})
 
@@ -85,12 +93,12 @@ class Watch:
             if descriptor:
                 descriptor.close()
 
-    def read(self) -> list[FilesystemEvent]:
-        """Return what happened since the last call, in order; empty if nothing did.
+    def read(self) -> list[bytes]:
+        """Return what happened since the last call, in order, as JSON; empty if nothing did.
 
         Raises:
             FileMissingError: E4001, the watched directory itself is gone.
-            TransferError: E4007, events were lost because nobody read them.
+            TransferError: E4007, events were lost because nobody read them, or are too many.
             FileOperationError: E4000, there are too many directories to watch.
         """
         with os_errors():
@@ -100,7 +108,15 @@ class Watch:
                 for raw in batch
                 if raw.mask & inotify.IN_MOVED_TO and temporary_purpose(raw.name) == "x"
             }
-            return [event for raw in batch for event in self._translate(raw, doomed)]
+            events = []
+            size = 0
+            for raw in batch:
+                for event in self._translate(raw, doomed):
+                    events.append(event.to_json())
+                    size += len(events[-1])
+                    if size > MAX_PENDING_BYTES:
+                        raise TransferError
+            return events
 
     def check_alive(self) -> None:
         """Make sure that the watched directory still stands.
@@ -237,11 +253,13 @@ class WatchReader:
     Args:
         watch: An open watch, which the reader closes.
         disk: Threads for reading.
+        slots: The sandbox's share of them.
     """
 
-    def __init__(self, watch: Watch, disk: Disk) -> None:
+    def __init__(self, watch: Watch, disk: Disk, slots: asyncio.Semaphore) -> None:
         self._watch = watch
         self._disk = disk
+        self._slots = slots
         self._readable = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -260,19 +278,41 @@ class WatchReader:
         Raises:
             FileMissingError: E4001.
         """
-        await self._disk.run(self._watch.check_alive)
+        await self._disk.run(self._watch.check_alive, slots=self._slots)
 
-    async def read(self) -> list[FilesystemEvent]:
-        """Return what happened; empty where only our own temporary files moved.
+    async def read(self) -> list[bytes]:
+        """Return what happened, as JSON; empty where only our own temporary files moved.
 
         Raises:
             FileOperationError: As `Watch.read`.
         """
-        return await self._disk.run(self._watch.read)
+        return await self._disk.run(self._watch.read, slots=self._slots)
 
     def close(self) -> None:
         """Stop watching."""
         self._watch.close()
+
+
+class Pending:
+    """Counts what waits in memory for the clients of one sandbox."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def add(self, events: list[bytes]) -> None:
+        """Count events that begin to wait.
+
+        Raises:
+            TransferError: E4007, they are too many, and must be dropped.
+        """
+        size = sum(map(len, events))
+        if self._bytes + size > MAX_PENDING_BYTES:
+            raise TransferError
+        self._bytes += size
+
+    def remove(self, events: list[bytes]) -> None:
+        """Take events out that were added, when they wait no more."""
+        self._bytes -= sum(map(len, events))
 
 
 class PolledWatch:
@@ -280,12 +320,14 @@ class PolledWatch:
 
     Args:
         reader: Where the events come from; closed with this watch.
+        pending: Counts the events of the sandbox.
     """
 
-    def __init__(self, reader: WatchReader) -> None:
+    def __init__(self, reader: WatchReader, pending: Pending) -> None:
         self._reader = reader
-        self._events: list[FilesystemEvent] = []
-        self._failure: FileOperationError | None = None
+        self._pending = pending
+        self._events: list[bytes] = []
+        self._failure: AgentSandboxError | None = None
         self._task = asyncio.get_running_loop().create_task(self._collect())
         self._task.add_done_callback(lambda _: reader.close())
 
@@ -293,22 +335,27 @@ class PolledWatch:
         try:
             while len(self._events) <= MAX_PENDING_EVENTS:
                 await self._reader.ready()
-                self._events += await self._reader.read()
+                events = await self._reader.read()
+                self._pending.add(events)
+                self._events += events
             self._failure = TransferError()
-        except FileOperationError as error:
+        except AgentSandboxError as error:
             self._failure = error
 
-    def take(self) -> list[FilesystemEvent]:
-        """Return the events since the last call.
+    def take(self) -> list[bytes]:
+        """Return the events since the last call, as JSON.
 
         Raises:
-            FileOperationError: The watch has failed; said once the events before that were taken.
+            AgentSandboxError: The watch has failed; said once the events before that were taken.
         """
         if self._failure and not self._events:
             raise self._failure
         events, self._events = self._events, []
+        self._pending.remove(events)
         return events
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching, and forget what waits."""
         self._task.cancel()
+        self._pending.remove(self._events)
+        self._events = []

@@ -125,10 +125,12 @@ class _Service:
     def _running(self) -> str | None:
         if self._directory is None or self._child is None or self._child.poll() is not None:
             return None
-        return str(self._directory / "s")
+        path = str(self._directory / "s")
+        # Something that cleans up temporary files may have cut off a child that still runs.
+        return path if os.path.lexists(path) else None
 
     def _spawn(self) -> str:
-        if self._directory is None:
+        if self._directory is None or not self._directory.is_dir():
             self._directory = _short_directory()
         path = self._directory / "s"
         # The same path for every child, so that the pools of older clients reach the new one.

@@ -1,0 +1,233 @@
+"""Sandboxes from inside: what holds them, what is left of them, and who gets threads."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent_sandbox.errors import (
+    ConfigError,
+    FileOperationError,
+    SandboxNotFoundError,
+    SandboxUnavailableError,
+)
+from agent_sandbox.express import sandboxes as module
+from agent_sandbox.express import state as state_module
+from agent_sandbox.express.disk import Disk
+from agent_sandbox.express.engine import Engine
+from agent_sandbox.express.openat2 import Descriptor
+from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
+from agent_sandbox.express.spares import Spares
+from agent_sandbox.express.state import Instance, open_state_dir
+
+
+@pytest.fixture
+async def disk() -> AsyncIterator[Disk]:
+    disk = Disk()
+    yield disk
+    disk.close()
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Instance:
+    return Instance(Descriptor(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)))
+
+
+@pytest.fixture
+async def sandboxes(instance: Instance, disk: Disk) -> AsyncIterator[Sandboxes]:
+    sandboxes = Sandboxes(instance, disk, Spares(instance, disk, Engine(None)))
+    yield sandboxes
+    async with asyncio.timeout(10):
+        await sandboxes.close()
+    instance.close()
+
+
+async def made(sandboxes: Sandboxes) -> Sandbox:
+    return await sandboxes.create(
+        300, template="", metadata={}, variables={}, network=False, owner=b""
+    )
+
+
+async def hold(sandbox: Sandbox, begun: asyncio.Event) -> None:
+    async with sandbox.use():
+        begun.set()
+        await asyncio.Event().wait()
+
+
+class TestHolding:
+    async def held(self, sandboxes: Sandboxes) -> tuple[Sandbox, asyncio.Task[None]]:
+        """Return a sandbox whose life is over, and the work that still holds it."""
+        sandbox = await made(sandboxes)
+        begun = asyncio.Event()
+        work = asyncio.get_running_loop().create_task(hold(sandbox, begun))
+        await begun.wait()
+        sandboxes._expire(sandbox)
+        with pytest.raises(SandboxNotFoundError):
+            sandboxes.get(sandbox.sandbox_id)
+        assert sandboxes.get(sandbox.sandbox_id, ending=True) is sandbox
+        return sandbox, work
+
+    async def test_a_transfer_holds_a_sandbox_for_a_while_only(
+        self, sandboxes: Sandboxes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "HOLD_S", 0.05)
+        sandbox, work = await self.held(sandboxes)
+        async with asyncio.timeout(10):
+            with pytest.raises(SandboxNotFoundError):
+                await work
+            assert sandbox.ending is not None
+            await sandbox.ending
+        with pytest.raises(SandboxNotFoundError):
+            sandboxes.get(sandbox.sandbox_id, ending=True)
+
+    async def test_a_kill_reaches_what_is_ending(self, sandboxes: Sandboxes) -> None:
+        sandbox, work = await self.held(sandboxes)
+        async with asyncio.timeout(4):
+            await sandboxes.kill(sandbox)
+            with pytest.raises(SandboxNotFoundError):
+                await work
+        assert sandbox.ending is not None
+        assert sandbox.ending.done()
+
+    async def test_the_end_of_the_service_reaches_what_is_ending(
+        self, sandboxes: Sandboxes
+    ) -> None:
+        _, work = await self.held(sandboxes)
+        async with asyncio.timeout(4):
+            await sandboxes.close()
+            with pytest.raises(SandboxNotFoundError):
+                await work
+            with pytest.raises(SandboxUnavailableError):
+                await made(sandboxes)
+
+
+def directories(tmp_path: Path) -> list[Path]:
+    return [one for one in tmp_path.glob("instances/*/*") if one.is_dir()]
+
+
+def dead(tmp_path: Path) -> list[str]:
+    return [one.name for one in tmp_path.glob("dead/*")]
+
+
+class TestLeftovers:
+    async def test_a_sandbox_that_cannot_be_made_leaves_nothing(
+        self, sandboxes: Sandboxes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        real = os.mkdir
+
+        def full(name: str, mode: int = 0o777, *, dir_fd: int) -> None:
+            if name == "var":
+                raise OSError(errno.EMFILE, "")
+            real(name, mode, dir_fd=dir_fd)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "mkdir", full)
+            with pytest.raises(SandboxUnavailableError):
+                await made(sandboxes)
+        assert directories(tmp_path) == []
+
+    async def test_a_caller_that_leaves_while_it_is_made_leaves_nothing(
+        self, sandboxes: Sandboxes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        making, go_on = threading.Event(), threading.Event()
+        real = Instance.make_root
+
+        def slow(self: Instance, sandbox_id: str) -> int:
+            making.set()
+            assert go_on.wait(10)
+            return real(self, sandbox_id)
+
+        monkeypatch.setattr(Instance, "make_root", slow)
+        before = len(os.listdir("/proc/self/fd"))
+        task = asyncio.get_running_loop().create_task(made(sandboxes))
+        await asyncio.to_thread(making.wait, 10)
+        task.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert directories(tmp_path) == []
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    async def test_what_resists_its_removal_is_swept_later(
+        self,
+        sandboxes: Sandboxes,
+        instance: Instance,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        sandbox = await made(sandboxes)
+
+        def busy(*_: object) -> None:
+            raise OSError(errno.EMFILE, "")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(state_module, "remove_tree", busy)
+            await sandboxes.kill(sandbox)
+            instance.sweep()
+        assert directories(tmp_path) == []
+        assert dead(tmp_path) == [sandbox.sandbox_id]
+        instance.sweep()
+        assert dead(tmp_path) == []
+
+
+class TestDisk:
+    async def test_one_sandbox_has_only_its_share_of_the_threads(self, disk: Disk) -> None:
+        slots = asyncio.Semaphore(2)
+        go_on = threading.Event()
+        begun: list[int] = []
+
+        def work() -> None:
+            begun.append(1)
+            assert go_on.wait(10)
+
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(disk.run(work, slots=slots)) for _ in range(40)]
+        async with asyncio.timeout(10):
+            assert await disk.run(lambda: "another's") == "another's"
+        assert len(begun) <= 2
+        go_on.set()
+        await asyncio.gather(*tasks)
+        assert len(begun) == 40
+
+    async def test_what_fails_is_not_undone(self, disk: Disk) -> None:
+        undone: list[object] = []
+
+        def fail() -> None:
+            raise FileOperationError
+
+        with pytest.raises(FileOperationError):
+            await disk.run(fail, undo=undone.append)
+        assert await disk.run(lambda: 1, undo=undone.append) == 1
+        assert undone == []
+
+
+class TestStateDirectory:
+    def test_a_link_is_no_state_directory(self, tmp_path: Path) -> None:
+        real = tmp_path / "real"
+        real.mkdir(mode=0o700)
+        (tmp_path / "link").symlink_to(real)
+        with pytest.raises(ConfigError) as raised:
+            open_state_dir(tmp_path / "link", uid=os.geteuid(), gid=os.getegid())
+        assert "symbolic link" in raised.value.__dict__["reason"]
+
+    @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+    def test_one_that_others_may_write_in_is_refused(self, tmp_path: Path, mode: int) -> None:
+        directory = tmp_path / "state"
+        directory.mkdir()
+        directory.chmod(mode)
+        with pytest.raises(ConfigError) as raised:
+            open_state_dir(directory, uid=os.geteuid(), gid=os.getegid())
+        assert "Others may write" in raised.value.__dict__["reason"]
+
+    @pytest.mark.parametrize("mode", [0o700, 0o755])
+    def test_one_of_our_own_is_taken(self, tmp_path: Path, mode: int) -> None:
+        directory = tmp_path / "state"
+        directory.mkdir()
+        directory.chmod(mode)
+        open_state_dir(directory, uid=os.geteuid(), gid=os.getegid()).close()

@@ -1,0 +1,240 @@
+"""What watches may hold: descriptors only while somebody watches, and a bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from agent_sandbox.errors import SandboxUnavailableError, TransferError
+from agent_sandbox.express import watch as module
+from agent_sandbox.express.disk import Disk
+from agent_sandbox.express.engine import Engine
+from agent_sandbox.express.filesystem import MAX_WATCHES
+from agent_sandbox.express.openat2 import Descriptor
+from agent_sandbox.express.service import Service
+from agent_sandbox.express.tree import Tree
+from agent_sandbox.express.watch import Pending, PolledWatch, Watch, WatchReader
+from agent_sandbox.wire.connect import encode_envelope
+
+RPC = "/filesystem.Filesystem/"
+
+
+@pytest.fixture
+async def http(tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    state = Descriptor(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY))
+    service = Service(state, keys=(), hosts=None, engine=Engine(None))
+    transport = httpx2.ASGITransport(service.app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://express") as client:
+        yield client
+    await service.close()
+
+
+async def made(http: httpx2.AsyncClient) -> dict[str, str]:
+    body = (await http.post("/v2/sandboxes", json={"templateID": "base"})).json()
+    return {"e2b-sandbox-id": body["sandboxID"], "x-access-token": body["envdAccessToken"]}
+
+
+class SlowOpen:
+    """Makes the opening of watches wait, in its thread, for the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = threading.Semaphore(0)
+        self.go_on = threading.Event()
+        real = Watch.open
+
+        def slow(watch: Watch) -> None:
+            self.begun.release()
+            assert self.go_on.wait(10)
+            real(watch)
+
+        monkeypatch.setattr(Watch, "open", slow)
+
+    async def wait(self) -> None:
+        assert await asyncio.to_thread(self.begun.acquire, timeout=10)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> SlowOpen:
+    return SlowOpen(monkeypatch)
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def watch_dir(http: httpx2.AsyncClient, headers: dict[str, str]) -> asyncio.Task[httpx2.Response]:
+    lines = headers | {"content-type": "application/connect+json"}
+    body = encode_envelope(b'{"path":"/tmp"}')
+    return asyncio.get_running_loop().create_task(
+        http.post(RPC + "WatchDir", content=body, headers=lines)
+    )
+
+
+async def test_a_caller_that_leaves_while_its_watch_opens_leaves_nothing_open(
+    http: httpx2.AsyncClient, slow: SlowOpen
+) -> None:
+    headers = await made(http)
+    await asyncio.to_thread(int)  # the helper's own thread and descriptors exist from here on
+    before = open_descriptors()
+    call = watch_dir(http, headers)
+    await slow.wait()
+    call.cancel()
+    slow.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert open_descriptors() == before
+
+
+async def test_a_sandbox_killed_while_a_watch_opens_leaves_nothing_open(
+    http: httpx2.AsyncClient, slow: SlowOpen
+) -> None:
+    before = open_descriptors()
+    headers = await made(http)
+    call = watch_dir(http, headers)
+    await slow.wait()
+    kill = asyncio.get_running_loop().create_task(
+        http.delete(f"/sandboxes/{headers['e2b-sandbox-id']}")
+    )
+    await asyncio.sleep(0)
+    slow.go_on.set()
+    assert (await kill).status_code == 204
+    assert b"was not found" in (await call).content
+    assert open_descriptors() == before
+
+
+async def test_a_polled_watch_does_not_outlive_a_sandbox_that_ends_while_it_opens(
+    http: httpx2.AsyncClient, slow: SlowOpen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = open_descriptors()
+    headers = await made(http)
+    call = asyncio.get_running_loop().create_task(
+        http.post(RPC + "CreateWatcher", json={"path": "/tmp"}, headers=headers)
+    )
+    await slow.wait()
+    url = f"/sandboxes/{headers['e2b-sandbox-id']}"
+    assert (await http.post(f"{url}/timeout", json={"timeout": 1})).status_code == 204
+    async with asyncio.timeout(10):
+        while (await http.get(url)).status_code == 200:  # noqa: ASYNC110 - as below
+            await asyncio.sleep(0.01)
+    slow.go_on.set()
+    assert (await call).status_code == 502
+    async with asyncio.timeout(10):
+        while open_descriptors() > before:  # noqa: ASYNC110 - the end of a sandbox tells nobody
+            await asyncio.sleep(0.01)
+
+
+async def test_watches_that_open_together_and_streams_are_counted(
+    http: httpx2.AsyncClient, slow: SlowOpen
+) -> None:
+    headers = await made(http)
+    streams = [watch_dir(http, headers) for _ in range(2)]
+    for _ in streams:
+        await slow.wait()
+    calls = [
+        asyncio.get_running_loop().create_task(
+            http.post(RPC + "CreateWatcher", json={"path": "/tmp"}, headers=headers)
+        )
+        for _ in range(MAX_WATCHES + 10)
+    ]
+    slow.go_on.set()
+    answers = [(await call).status_code for call in calls]
+    assert answers.count(200) == MAX_WATCHES - 2
+    assert answers.count(413) == 12
+    for stream in streams:
+        stream.cancel()
+    await asyncio.wait(streams)
+
+
+class Scripted:
+    """A reader whose answers the test gives."""
+
+    def __init__(self, *answers: list[bytes] | Exception) -> None:
+        self._answers = list(answers)
+
+    async def ready(self) -> None:
+        if not self._answers:
+            await asyncio.Event().wait()
+
+    async def read(self) -> list[bytes]:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        pass
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the double has no event to wait for
+            await asyncio.sleep(0)
+
+
+async def test_watches_of_one_sandbox_share_a_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_PENDING_BYTES", 100)
+    pending = Pending()
+
+    def polled(*answers: list[bytes]) -> PolledWatch:
+        return PolledWatch(Scripted(*answers), pending)  # type: ignore[arg-type]  # what is used
+
+    first, second = polled([b"x" * 60]), polled([b"y" * 30], [b"y" * 11])
+    await until(lambda: second._failure)
+    assert second.take() == [b"y" * 30]
+    with pytest.raises(TransferError):
+        second.take()
+    assert first.take() == [b"x" * 60]
+    third = polled([b"z" * 100])
+    await until(lambda: third._events)
+    third.close()
+    fourth = polled([b"z" * 100])
+    await until(lambda: fourth._events)
+    assert fourth.take() == [b"z" * 100]
+    fourth.close()
+
+
+async def test_a_watch_that_fails_for_want_of_descriptors_says_so() -> None:
+    reader = Scripted(SandboxUnavailableError())
+    watch = PolledWatch(reader, Pending())  # type: ignore[arg-type]  # the part that is used
+    await until(lambda: watch._failure)
+    with pytest.raises(SandboxUnavailableError):
+        watch.take()
+
+
+def test_one_batch_of_events_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = Tree(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+    watch = Watch(tree, "/", recursive=True, with_entry=True)
+    watch.open()
+    directory = tmp_path / ("d" * 200)
+    directory.mkdir()
+    for n in range(10):
+        (directory / f"{n}").touch()
+    monkeypatch.setattr(module, "MAX_PENDING_BYTES", 1_000)
+    with pytest.raises(TransferError):
+        watch.read()
+    watch.close()
+    tree.close()
+
+
+async def test_a_reader_takes_its_turn_in_the_sandboxs_share(tmp_path: Path) -> None:
+    disk = Disk()
+    tree = Tree(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+    watch = Watch(tree, "/", recursive=False, with_entry=False)
+    watch.open()
+    slots = asyncio.Semaphore(0)
+    read = asyncio.get_running_loop().create_task(WatchReader(watch, disk, slots).read())
+    await asyncio.sleep(0)
+    assert not read.done()
+    slots.release()
+    assert await read == []
+    watch.close()
+    tree.close()
+    disk.close()

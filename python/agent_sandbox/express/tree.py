@@ -206,12 +206,11 @@ class Tree:
                 parent, name = self.parent(path)
             except FileNotFoundError:
                 return
-            with parent as parent_fd:
-                with contextlib.suppress(FileNotFoundError):
-                    try:
-                        os.unlink(name, dir_fd=parent_fd)
-                    except IsADirectoryError:
-                        _remove_directory(parent_fd, name)
+            with parent as parent_fd, contextlib.suppress(FileNotFoundError):
+                try:
+                    os.unlink(name, dir_fd=parent_fd)
+                except IsADirectoryError:
+                    _remove_directory(parent_fd, name)
 
     def entry_below(self, directory_fd: int, relative: str, path: str) -> EntryInfo | None:
         """Return what a watched directory holds under a relative name, None where it is gone."""

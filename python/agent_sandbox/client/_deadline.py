@@ -139,6 +139,8 @@ class _Backend(httpcore2.NetworkBackend):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.settimeout(_left(timeout, httpcore2.ConnectTimeout))
+            for option in UNIX_SOCKET_OPTIONS:
+                sock.setsockopt(*option)
             sock.connect(path)
         except BaseException as error:
             sock.close()
@@ -148,6 +150,10 @@ class _Backend(httpcore2.NetworkBackend):
                 raise httpcore2.ConnectError from None
             raise
         return _Stream(_UnixStream(sock))
+
+
+UNIX_SOCKET_OPTIONS = ((socket.SOL_SOCKET, socket.SO_SNDBUF, 2 << 20),)
+"""A write of 1 MiB fits whole, and is not handed over in many small steps."""
 
 
 class _Body(httpx2.SyncByteStream):

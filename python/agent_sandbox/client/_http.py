@@ -8,7 +8,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 
-from agent_sandbox.client._deadline import DeadlineTransport
+from agent_sandbox.client._deadline import UNIX_SOCKET_OPTIONS, DeadlineTransport
 
 _LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20)
 
@@ -40,7 +40,11 @@ def async_client(uds: str | None) -> httpx2.AsyncClient:
     if uds is not None:
         # verify=False: no certificates are loaded for a socket that never speaks TLS.
         transport: httpx2.AsyncBaseTransport = httpx2.AsyncHTTPTransport(
-            uds=uds, verify=False, trust_env=False, limits=_LIMITS
+            uds=uds,
+            verify=False,
+            trust_env=False,
+            limits=_LIMITS,
+            socket_options=UNIX_SOCKET_OPTIONS,
         )
     else:
         transport = _AsyncNetwork()

@@ -126,6 +126,33 @@ async def test_r03_bytes_behind_the_end_are_dropped_with_their_connection(
             assert all(talk.ended.wait(10) for talk in talks)
 
 
+@pytest.mark.parametrize(
+    ("call", "arguments", "first", "error"),
+    [
+        ("list", ("/d",), b"no JSON", TransferError),
+        ("stat", ("/d",), b"[]", TransferError),
+        ("write", ("/f", b"abc"), b"[]", TransferError),
+    ],
+)
+async def test_r03_bytes_behind_an_answer_that_is_refused_reach_no_later_call(
+    connect: Connect, call: str, arguments: tuple[object, ...], first: bytes, error: type[Exception]
+) -> None:
+    with BadPeer(sends(answer(first) + answer(b"EVIL"))) as peer:
+        async with connect(peer) as subject:
+            for _ in range(2):
+                with pytest.raises(error):
+                    await subject.files(call, *arguments)
+            assert subject.busy() == 0
+            talks = [
+                talk
+                for talk in peer.talks
+                for request in talk.requests
+                if "/file" in request.line  # /files and the RPCs, not the control plane
+            ]
+            assert len(talks) == len({id(talk) for talk in talks}) == 2
+            assert all(talk.ended.wait(10) for talk in talks)
+
+
 async def test_a_good_connection_is_used_again(connect: Connect) -> None:
     with BadPeer(sends(answer(b"abc"))) as peer:
         async with connect(peer) as subject:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -58,6 +59,20 @@ async def hold(sandbox: Sandbox, begun: asyncio.Event) -> None:
     async with sandbox.use():
         begun.set()
         await asyncio.Event().wait()
+
+
+async def test_a_renewal_counts_after_the_wall_clock_stepped_back(
+    sandboxes: Sandboxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await made(sandboxes)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 7_200)
+    sandboxes.set_ttl(sandbox, 600, shorten=False)
+    assert sandbox.timer is not None
+    left = sandbox.timer.when() - asyncio.get_running_loop().time()
+    assert 590 < left <= 600
+    sandboxes.set_ttl(sandbox, 10, shorten=False)
+    assert sandbox.timer.when() - asyncio.get_running_loop().time() > 590
 
 
 class TestHolding:
@@ -170,7 +185,8 @@ class TestLeftovers:
             patched.setattr(state_module, "remove_tree", busy)
             await sandboxes.kill(sandbox)
             instance.sweep()
-        assert directories(tmp_path) == []
+        left = [directory.name for directory in directories(tmp_path)]  # the spares
+        assert sandbox.sandbox_id not in left
         assert dead(tmp_path) == [sandbox.sandbox_id]
         instance.sweep()
         assert dead(tmp_path) == []

@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from agent_sandbox.errors import SandboxUnavailableError, TransferError
+from agent_sandbox.express import spares
 from agent_sandbox.express import watch as module
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.engine import Engine
@@ -26,7 +27,11 @@ RPC = "/filesystem.Filesystem/"
 
 
 @pytest.fixture
-async def http(tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
+async def http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[httpx2.AsyncClient]:
+    # Spares hold descriptors and threads of their own, which come when they come.
+    monkeypatch.setattr(spares, "SPARES", 0)
     state = Descriptor(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY))
     service = Service(state, keys=(), hosts=None, engine=Engine(None))
     transport = httpx2.ASGITransport(service.app)

@@ -126,9 +126,9 @@ class AsyncDriver:
                 asyncio.get_running_loop()
             except RuntimeError:  # not asyncio: the bound holds only where the close can be stopped
                 with anyio.move_on_after(CLOSE_TIMEOUT_S), contextlib.suppress(*self.faults):
-                    await response.aclose()
+                    await _close(response)
                 return
-            task = asyncio.ensure_future(response.aclose())
+            task = asyncio.ensure_future(_close(response))
             _closing.add(task)
             task.add_done_callback(_closed)
             await asyncio.wait({task}, timeout=CLOSE_TIMEOUT_S)
@@ -165,13 +165,18 @@ class AsyncDriver:
 
     async def _release(self, response: Any) -> None:
         """Hand the connection of a response that was read to its end back to the pool."""
-        if has_leftover(response):
-            await response.extensions["network_stream"].aclose()
         with (
             anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True),
             contextlib.suppress(*self.faults),
         ):
-            await response.aclose()
+            await _close(response)
+
+
+async def _close(response: Any) -> None:
+    """Close a response; its connection too where bytes came behind its end."""
+    if has_leftover(response):
+        await response.extensions["network_stream"].aclose()
+    await response.aclose()
 
 
 _closing: set[asyncio.Future[None]] = set()

@@ -112,6 +112,8 @@ class BlockingDriver:
     def close(self, response: Any) -> None:
         """Close a response, its connection too."""
         with contextlib.suppress(*self.faults):
+            if has_leftover(response):  # they would be the next request's answer
+                response.extensions["network_stream"].close()
             response.close()
 
     def _perform(self, call: Call[Sink[T]], target: Target) -> T:
@@ -149,7 +151,5 @@ class BlockingDriver:
             sink.discard()
             self.close(response)
             raise
-        if has_leftover(response):
-            response.extensions["network_stream"].close()
         self.close(response)
         return value

@@ -64,7 +64,9 @@ def faults_of(client: object) -> Faults:
 def blame(call: Call[Any], fault: Exception) -> AgentSandboxError:
     """Return the error that stands for a fault of the client library; its text is dropped."""
     kinds = {cls.__name__ for cls in type(fault).__mro__}
-    if kinds & {"ConnectError", "ConnectTimeout", "ProxyError"}:
+    if kinds & {"ConnectError", "ProxyError"}:
+        return SandboxUnavailableError()
+    if "ConnectTimeout" in kinds and call.deadline_s is None:
         return SandboxUnavailableError()
     if "TimeoutException" in kinds:
         return call.timeout_error()

@@ -298,14 +298,15 @@ class Sandboxes:
 
     def set_ttl(self, sandbox: Sandbox, ttl_seconds: int, *, shorten: bool = True) -> None:
         """Let a sandbox end `ttl_seconds` from now; without `shorten`, only if that is later."""
-        end_at = time.time() + ttl_seconds
-        if not shorten and end_at <= sandbox.end_at:
-            return
-        sandbox.end_at = end_at
+        # The monotonic clock decides: a step of the wall clock, which is only shown, ends nothing
+        # and renews nothing.
+        loop = asyncio.get_running_loop()
         if sandbox.timer:
+            if not shorten and loop.time() + ttl_seconds <= sandbox.timer.when():
+                return
             sandbox.timer.cancel()
-        # The timer runs on the monotonic clock: a step of the wall clock ends nothing.
-        sandbox.timer = asyncio.get_running_loop().call_later(ttl_seconds, self._expire, sandbox)
+        sandbox.end_at = time.time() + ttl_seconds
+        sandbox.timer = loop.call_later(ttl_seconds, self._expire, sandbox)
 
     def _expire(self, sandbox: Sandbox) -> None:
         self._begin_end(sandbox, interrupt_holders=False)

@@ -261,11 +261,10 @@ class _Child(NamedTuple):
 
 def _children_below(top_fd: int, relative: str, path: str, budget: _Budget) -> Iterator[_Child]:
     try:
-        descriptor = Descriptor(open_below(top_fd, relative, os.O_RDONLY | os.O_DIRECTORY))
-    except OSError:  # gone, or not ours to read: the entry itself was listed
+        with Descriptor(open_below(top_fd, relative, os.O_RDONLY | os.O_DIRECTORY)) as fd:
+            return _children(fd, path, budget)
+    except OSError:  # gone, or not ours to read or search: the entry itself was listed
         return iter(())
-    with descriptor as fd:
-        return _children(fd, path, budget)
 
 
 def _children(fd: int, path: str, budget: _Budget) -> Iterator[_Child]:

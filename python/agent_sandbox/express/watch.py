@@ -32,6 +32,8 @@ from agent_sandbox.wire.e2b import EventType, FilesystemEvent
 MAX_DIRECTORIES = 8_192
 """Most directories of one recursive watch."""
 
+_MAX_PLACING = 1_024
+
 MAX_PENDING_EVENTS = 10_000
 """Most events that a polled watch keeps for its client."""
 
@@ -154,7 +156,10 @@ class Watch:
             if raw.mask & inotify.IN_ISDIR:
                 self._forget(name + "/")
             if purpose:
-                self._placing = {raw.cookie: purpose}  # its other half comes next
+                # Its other half comes later, not always next: renames in different directories mix.
+                if len(self._placing) >= _MAX_PLACING:
+                    self._placing.clear()  # halves that never came: moved out under this name
+                self._placing[raw.cookie] = purpose
             else:
                 removed = raw.cookie in doomed
                 yield self._event(EventType.REMOVE if removed else EventType.RENAME, name)
@@ -216,7 +221,13 @@ class Watch:
                 self._directories[inotify.add_directory(self.fd, fd)] = current
                 if not self._recursive:
                     return
-                for entry in _listing(fd):
+                try:
+                    entries = _listing(fd)
+                except PermissionError:
+                    if not current:
+                        raise
+                    continue
+                for entry in entries:
                     status = entry.stat(follow_symlinks=False)
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(f"{current}{entry.name}/")

@@ -31,13 +31,23 @@ class Served:
         self.address = address
         self.state = state
         self.url = f"http://{address[0]}:{address[1]}"
+        self._peers: list[asyncio.StreamWriter] = []
 
     async def connect(self) -> Peer:
         with socket.socket() as small:
             small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
             small.setblocking(False)
             await asyncio.get_running_loop().sock_connect(small, self.address)
-            return await asyncio.open_connection(sock=small.dup(), limit=4_096)
+            peer = await asyncio.open_connection(sock=small.dup(), limit=4_096)
+        self._peers.append(peer[1])
+        return peer
+
+    async def close(self) -> None:
+        """Cut the connections of the peers."""
+        for writer in self._peers:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
 
 @pytest.fixture
@@ -53,9 +63,11 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         lambda: connection.Connection(config=config, server_state=state, app_state={}),
         sock=listener,
     )
+    served = Served(listener.getsockname(), state)
     try:
-        yield Served(listener.getsockname(), state)
+        yield served
     finally:
+        await served.close()
         server.close()
         await service.close()
         for task in state.tasks:
@@ -92,7 +104,6 @@ async def test_a_head_that_does_not_come_ends_the_connection(
     reader, writer = await served.connect()
     writer.write(sent)
     assert await ended(reader) == b""
-    writer.close()
 
 
 async def test_the_next_head_and_the_rest_of_a_body_are_awaited_as_briefly(
@@ -107,7 +118,6 @@ async def test_the_next_head_and_the_rest_of_a_body_are_awaited_as_briefly(
         reader, writer = await served.connect()
         writer.write(sent)
         assert (await ended(reader)).count(b"HTTP/1.1 ") == 1
-        writer.close()
 
 
 async def test_a_request_under_way_is_not_measured_by_its_head(
@@ -122,7 +132,6 @@ async def test_a_request_under_way_is_not_measured_by_its_head(
             await reader.read(1)
     writer.write(b"x")
     assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-    writer.close()
 
 
 async def test_a_body_that_does_not_come_ends_with_an_error(
@@ -132,7 +141,6 @@ async def test_a_body_that_does_not_come_ends_with_an_error(
     reader, writer = await served.connect()
     writer.write(b"POST /v2/sandboxes HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
     assert (await reader.readline()).startswith(b"HTTP/1.1 504 ")
-    writer.close()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +166,6 @@ async def test_a_reader_that_takes_nothing_holds_no_sandbox(
     async with asyncio.timeout(10):
         while served.state.connections or served.state.tasks:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
-    writer.close()
 
 
 async def test_a_slow_reader_is_served_to_the_end(
@@ -167,7 +174,7 @@ async def test_a_slow_reader_is_served_to_the_end(
     lines = await sandbox_with(served, 1_000_000)
     monkeypatch.setattr(connection, "STALL_TIMEOUT_S", SOON_S)
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", SOON_S)
-    monkeypatch.setattr(connection, "IDLE_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(connection, "IDLE_TIMEOUT_S", 5 * SOON_S)
     monkeypatch.setattr(connection, "_PROGRESS_BYTES", 1)
     reader, writer = await served.connect()
     writer.write(f"GET /files?path=/a HTTP/1.1\r\n{lines}connection: close\r\n\r\n".encode())
@@ -177,7 +184,6 @@ async def test_a_slow_reader_is_served_to_the_end(
             taken += len(chunk)
             await asyncio.sleep(0.01)  # slowness is what is tested
     assert taken > 1_000_000
-    writer.close()
 
 
 async def test_there_are_no_more_connections_than_descriptors_allow(
@@ -185,13 +191,10 @@ async def test_there_are_no_more_connections_than_descriptors_allow(
 ) -> None:
     monkeypatch.setattr(connection, "most_connections", lambda: 2)
     kept = [await served.connect() for _ in range(2)]
-    reader, writer = await served.connect()
+    reader, _ = await served.connect()
     assert await ended(reader) == b""
-    writer.close()
     kept[0][1].write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
     assert (await kept[0][0].readline()).startswith(b"HTTP/1.1 204 ")
-    for _, one in kept:
-        one.close()
 
 
 def exchange(service: Service, data: str) -> bytes:

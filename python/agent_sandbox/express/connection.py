@@ -67,6 +67,8 @@ class Connection(H11Protocol):
             self._await_head(IDLE_TIMEOUT_S + HEAD_TIMEOUT_S)
 
     def _await_head(self, seconds: float) -> None:
+        if self._head_timer:
+            self._head_timer.cancel()
         self._head_timer = self.loop.call_later(seconds, self._head_is_late)
 
     def _head_is_late(self) -> None:
@@ -86,6 +88,8 @@ class Connection(H11Protocol):
         if self._stall_timer:
             self._stall_timer.cancel()
             self._stall_timer = None
+        if self._head_timer:  # the rest of the answer has its time as well
+            self._await_head(IDLE_TIMEOUT_S)
 
     def _measure(self) -> None:
         self._unsent_bytes = self.transport.get_write_buffer_size()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +14,19 @@ from agent_sandbox.bytestream import IMPLEMENTATION
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def loggers_as_they_were() -> Iterator[None]:
+    """Give back what a test that sets up a server does to the loggers of the process."""
+    known = [logging.getLogger(), logging.getLogger("agent_sandbox")]
+    before = [(one, one.level, one.propagate, one.handlers[:], one.filters[:]) for one in known]
+    yield
+    for logger, level, propagate, handlers, filters in before:
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.handlers[:] = handlers
+        logger.filters[:] = filters
 
 
 def pytest_report_header() -> str:

@@ -276,7 +276,7 @@ async def test_a_removed_connection_loses_its_unused_secrets(service: UploadServ
 async def test_the_log_holds_ids_and_states_and_nothing_else(
     service: UploadService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("DEBUG")
+    caplog.set_level("DEBUG", logger="agent_sandbox")
     session, secret = await service.create(ME, "canary-name.csv", 13)
     await put(service, session, secret, b"canary-bytes!")
     await service.place(ME, session.upload_id, Sink(), "/canary/path")

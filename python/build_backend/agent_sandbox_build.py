@@ -21,11 +21,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+# pip runs this backend before it reads which Python the package requires, so that it must tell.
+if sys.version_info < (3, 11):  # noqa: UP036 - reached on the versions that it refuses
+    raise SystemExit("agent-sandbox: needs Python 3.11 or later.")
 
 MATURIN = "maturin>=1.9,<2"
 NOTE = (
@@ -54,6 +57,7 @@ def lacking() -> tuple[str, str] | None:
     cargo = shutil.which("cargo")
     if cargo is None:
         return "no_rust_toolchain", "no Rust toolchain (no cargo on the PATH)"
+    tomllib = importlib.import_module("tomllib")  # an older Python must get as far as being told
     wanted = tomllib.loads(Path("Cargo.toml").read_text())["package"]["rust-version"]
     told = subprocess.run(  # noqa: S603 - the cargo that the build would use anyway
         [cargo, "--version"], capture_output=True, text=True, check=False

@@ -153,6 +153,16 @@ def test_the_sdist_holds_what_a_build_and_its_tests_need(sdist: Path) -> None:
     assert not any(name.endswith((".so", ".pyc")) or "/target/" in name for name in held)
 
 
+def test_an_older_python_is_told_what_is_needed_in_one_line(run: Run) -> None:
+    backend = ROOT / "python" / "build_backend" / "agent_sandbox_build.py"
+    older = (
+        "import runpy, sys; sys.version_info = (3, 9, 18); sys.modules['tomllib'] = None;"
+        f"runpy.run_path({str(backend)!r})"
+    )
+    done = run([sys.executable, "-c", older], "pure", check=False)
+    assert (done.returncode, done.stderr) == (1, "agent-sandbox: needs Python 3.11 or later.\n")
+
+
 def test_make_without_a_usable_python_says_what_to_install(tmp_path: Path) -> None:
     old = tmp_path / "python3"
     old.write_text('#!/bin/sh\ncase "$*" in *ensurepip*) exit 1;; esac\nexit 0\n')

@@ -13,7 +13,7 @@ from tests.bytestream.conftest import PURE
 
 import agent_sandbox
 
-PACKAGE = Path(agent_sandbox.errors.__file__).parent
+PACKAGE = Path(agent_sandbox.__file__).parent
 PROGRAM = """
 from agent_sandbox import bytestream
 print(bytestream.IMPLEMENTATION, bytestream.b64decode.__module__.rpartition(".")[2])

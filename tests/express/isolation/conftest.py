@@ -62,7 +62,7 @@ class Service:
         self.user = SERVICE_USER if ROOT else os.geteuid()
         code = base / "code"
         (code / "express").mkdir(parents=True)
-        shutil.copy(PACKAGE / "errors.py", code)
+        shutil.copytree(PACKAGE / "errors", code / "errors")
         shutil.copytree(PACKAGE / "express" / "isolation", code / "express" / "isolation")
         shutil.copy(Path(__file__).with_name("driver.py"), code)
         plain = mode == "plain"

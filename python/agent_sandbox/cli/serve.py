@@ -1,0 +1,76 @@
+"""`agent-sandbox serve`: the sandbox service on a port."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from agent_sandbox.cli import _arguments
+from agent_sandbox.cli._arguments import Command
+
+_EXAMPLES = """\
+examples:
+  agent-sandbox serve
+      on http://127.0.0.1:8080, for this machine only.
+  agent-sandbox serve --host 0.0.0.0 --api-key-file /etc/agent-sandbox/keys
+      for others; the file holds one key a line.
+
+then, in a program:
+  AGENT_SANDBOX_API_URL=http://127.0.0.1:8080 AGENT_SANDBOX_API_KEY=... python my_agent.py
+"""
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--host", type=_arguments.host, default="127.0.0.1", help="address to listen on (127.0.0.1)"
+    )
+    add(
+        "--port",
+        type=_arguments.port,
+        default=8080,
+        help="port to listen on, 0 for any free one (8080)",
+    )
+    add("--api-key-file", type=Path, metavar="FILE", help="keys that callers may use, one a line")
+    add(
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        help="where sandboxes live (/var/lib/agent-sandbox for root, else under XDG_STATE_HOME)",
+    )
+    add(
+        "--insecure",
+        action="store_true",
+        help="listen on an address that others reach, without API keys",
+    )
+    add(
+        "--isolation",
+        choices=("auto", "bubblewrap", "none"),
+        default="auto",
+        help="auto: isolate, or offer files alone where this machine cannot; bubblewrap: refuse to"
+        " start then; none: run commands without any isolation (auto)",
+    )
+    add(
+        "--allow-network",
+        action="store_true",
+        help="let sandboxes use this machine's network, services on its loopback included",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from agent_sandbox.express.server import ServeConfig, serve_tcp
+
+    serve_tcp(
+        ServeConfig(
+            host=arguments.host,
+            port=arguments.port,
+            api_key_file=arguments.api_key_file,
+            state_dir=arguments.state_dir,
+            insecure=arguments.insecure,
+            isolation=arguments.isolation,
+            network=arguments.allow_network,
+        )
+    )
+
+
+SERVE = Command("serve", "run the sandbox service on a port", _EXAMPLES, _add, _run)

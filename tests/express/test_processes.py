@@ -3,66 +3,16 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import json
 import os
-import struct
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import psutil
 import pytest
+from tests.support.commands import KILLS, rpc, run, shell, stream
 from tests.support.express import Box, Service, child, served, settled, wait_until
-
-
-def rpc(box: Box, name: str, headers: dict[str, str] | None = None, **message: Any) -> Any:
-    url = f"/process.Process/{name}"
-    return box.http.post(url, json=message, headers=box.headers | (headers or {}))
-
-
-@contextlib.contextmanager
-def stream(
-    box: Box, name: str, headers: dict[str, str] | None = None, **message: Any
-) -> Iterator[httpx2.Response]:
-    body = json.dumps(message).encode()
-    lines = box.headers | {"content-type": "application/connect+json"} | (headers or {})
-    content = struct.pack(">BI", 0, len(body)) + body
-    with box.http.stream(
-        "POST", f"/process.Process/{name}", content=content, headers=lines
-    ) as answer:
-        yield answer
-
-
-def messages(answer: httpx2.Response) -> Iterator[dict[str, Any]]:
-    buffer = bytearray()
-    for chunk in answer.iter_raw():
-        buffer += chunk
-        while len(buffer) >= 5:
-            _, length = struct.unpack_from(">BI", buffer)
-            if len(buffer) < 5 + length:
-                break
-            yield json.loads(bytes(buffer[5 : 5 + length]))
-            del buffer[: 5 + length]
-
-
-def shell(line: str, **more: Any) -> dict[str, Any]:
-    return {"process": {"cmd": "/bin/sh", "args": ["-c", line]} | more, "stdin": False}
-
-
-def run(box: Box, line: str, headers: dict[str, str] | None = None) -> tuple[bytes, dict[str, Any]]:
-    """Run a line and return its standard output and the last message."""
-    out = b""
-    last: dict[str, Any] = {}
-    with stream(box, "Start", headers, **shell(line)) as answer:
-        for last in messages(answer):
-            out += base64.b64decode(last.get("event", {}).get("data", {}).get("stdout", ""))
-            if "end" in last.get("event", {}):
-                return out, last["event"]["end"]
-    return out, last
 
 
 def test_nothing_of_the_service_is_in_a_command(box: Box) -> None:
@@ -79,27 +29,25 @@ def test_keepalives_come_when_nothing_else_does(box: Box) -> None:
     seen = []
     with stream(
         box, "Start", {"keepalive-ping-interval": "1"}, **shell("sleep 1.5; echo x")
-    ) as answer:
-        seen = [next(iter(one["event"])) for one in messages(answer) if "event" in one]
+    ) as said:
+        seen = [next(iter(one["event"])) for one in said if "event" in one]
     assert seen == ["start", "keepalive", "data", "end"]
 
 
 def test_the_end_of_a_connection_ends_the_stream_and_not_the_command(box: Box) -> None:
-    with stream(box, "Start", **shell("sleep 1000")) as answer:
-        pid = next(messages(answer))["event"]["start"]["pid"]
+    with stream(box, "Start", **shell("sleep 1000")) as said:
+        pid = next(said)["event"]["start"]["pid"]
     listed = rpc(box, "List").json()["processes"]
     assert [one["pid"] for one in listed] == [pid]
-    with stream(
-        box, "Start", {"agent-sandbox-on-disconnect": "kill"}, **shell("sleep 2000")
-    ) as answer:
-        next(messages(answer))
+    with stream(box, "Start", KILLS, **shell("sleep 2000")) as said:
+        next(said)
         assert len(rpc(box, "List").json()["processes"]) == 2
     wait_until(lambda: [one["pid"] for one in rpc(box, "List").json()["processes"]] == [pid])
 
 
 def test_a_deadline_ends_the_command_even_when_nobody_watches(box: Box) -> None:
-    with stream(box, "Start", {"connect-timeout-ms": "400"}, **shell("sleep 1000")) as answer:
-        next(messages(answer))
+    with stream(box, "Start", {"connect-timeout-ms": "400"}, **shell("sleep 1000")) as said:
+        next(said)
     wait_until(lambda: rpc(box, "List").json() == {})
     _, last = run(box, "sleep 1000", {"connect-timeout-ms": "200"})
     assert last["error"]["code"] == "deadline_exceeded"
@@ -108,15 +56,14 @@ def test_a_deadline_ends_the_command_even_when_nobody_watches(box: Box) -> None:
 
 def test_a_reader_that_takes_nothing_makes_the_command_wait(express: Service, box: Box) -> None:
     process = psutil.Process(express.process.pid)
-    with stream(box, "Start", **shell("head -c 300M /dev/zero; touch /tmp/done")) as answer:
-        got = messages(answer)
-        next(got)
+    with stream(box, "Start", **shell("head -c 300M /dev/zero; touch /tmp/done")) as said:
+        next(said)
         before = process.memory_info().rss
         other, _ = run(box, "echo others go on")
         assert other == b"others go on\n"
         assert box.get("/tmp/done").status_code == 404, "it did not wait"
         total = 0
-        for one in got:
+        for one in said:
             data = one.get("event", {}).get("data", {}).get("stdout", "")
             total += len(data) * 3 // 4
         assert process.memory_info().rss - before < 32 * 2**20
@@ -126,18 +73,16 @@ def test_a_reader_that_takes_nothing_makes_the_command_wait(express: Service, bo
 
 def test_without_a_reader_output_is_counted_and_forgotten(express: Service, box: Box) -> None:
     process = psutil.Process(express.process.pid)
-    with stream(box, "Start", **shell("head -c 1G /dev/zero; touch /tmp/done; sleep 9")) as answer:
-        pid = next(messages(answer))["event"]["start"]["pid"]
+    with stream(box, "Start", **shell("head -c 1G /dev/zero; touch /tmp/done; sleep 9")) as said:
+        pid = next(said)["event"]["start"]["pid"]
     before = process.memory_info().rss
     wait_until(lambda: box.get("/tmp/done").status_code == 200)
     assert process.memory_info().rss - before < 32 * 2**20
 
     def held() -> list[dict[str, Any]]:
         replay = {"agent-sandbox-replay": "only"}
-        with stream(box, "Connect", replay, process={"pid": pid}) as answer:
-            return [
-                one["event"]["data"] for one in messages(answer) if "data" in one.get("event", {})
-            ]
+        with stream(box, "Connect", replay, process={"pid": pid}) as said:
+            return [one["event"]["data"] for one in said if "data" in one.get("event", {})]
 
     def whole() -> bool:
         head, tail = held()
@@ -150,8 +95,7 @@ def test_without_a_reader_output_is_counted_and_forgotten(express: Service, box:
 
 def test_a_foreground_command_outlives_the_life_of_its_sandbox(express: Service) -> None:
     box = express.create(timeout=1)
-    kills = {"agent-sandbox-on-disconnect": "kill"}
-    out, end = run(box, "sleep 2; echo done", kills)
+    out, end = run(box, "sleep 2; echo done", KILLS)
     assert (out, end.get("status")) == (b"done\n", "exit status 0")
     wait_until(lambda: express.http.get(f"/sandboxes/{box.sandbox_id}").status_code == 404)
     background = express.create(timeout=1)
@@ -203,8 +147,8 @@ def test_wrong_requests_have_their_answers(
     ],
 )
 def test_what_cannot_start_is_refused(box: Box, message: dict[str, Any], code: str) -> None:
-    with stream(box, "Start", **message) as answer:
-        (last,) = messages(answer)
+    with stream(box, "Start", **message) as said:
+        (last,) = said
     assert last["metadata"] == {"agent-sandbox-error": [code]}
     assert rpc(box, "List").json() == {}
 
@@ -226,8 +170,8 @@ def test_without_bubblewrap_files_work_and_commands_are_unsupported(short_direct
         assert box.get("/tmp/a").content == b"x"
         answer = rpc(box, "List")
         assert (answer.status_code, answer.headers["agent-sandbox-error"]) == (501, "E5006")
-        with stream(box, "Start", **shell("true")) as started:
-            (last,) = messages(started)
+        with stream(box, "Start", **shell("true")) as said:
+            (last,) = said
         assert last["error"]["code"] == "unimplemented"
 
 

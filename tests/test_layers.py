@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "python" / "agent_sandbox"
 
 LAYER = {
     "errors": 0, "limits": 0, "bytestream": 0,
-    "models": 1, "output": 1, "paths": 1, "wire": 1,
+    "models": 1, "output": 1, "paths": 1, "toolkit": 1, "wire": 1,
     "client": 2, "express": 2, "uploads": 2, "sync": 2, "": 2,
     "mcp_server": 3,
     "cli": 4,
@@ -29,8 +29,8 @@ PARTS_OF_A_CLIENT = {"client", "sync", ""}
 """One part under three names: the package and `sync` only re-export `client`."""
 
 HOMES = {
-    "mcp": {"mcp_server"},
-    "mcp_types": {"mcp_server"},
+    "mcp": {"mcp_server", "uploads"},
+    "mcp_types": {"mcp_server", "toolkit", "uploads"},
     "starlette": {"express", "uploads", "mcp_server"},
     "uvicorn": {"express", "uploads", "mcp_server"},
     "python_multipart": {"express"},
@@ -41,7 +41,7 @@ HOMES = {
     "httpx": {"client"},
     "httpcore2": {"client"},
     "httpcore": {"client"},
-    "pydantic": {"models", "wire", "client", "express", "mcp_server", "uploads"},
+    "pydantic": {"models", "toolkit", "wire", "client", "express", "mcp_server", "uploads"},
     "pydantic_core": {"mcp_server"},
     "anyio": {"client", "express", "mcp_server", "uploads"},
 }

@@ -10,9 +10,9 @@ from mcp.shared.tool_name_validation import validate_tool_name
 
 from agent_sandbox.errors import TABLE, AgentSandboxError, ArgumentError
 from agent_sandbox.mcp_server.arguments import parse
-from agent_sandbox.mcp_server.failures import failure
 from agent_sandbox.mcp_server.tool import SandboxTool
 from agent_sandbox.mcp_server.tools import ALL_TOOLS
+from agent_sandbox.toolkit.failures import failure
 
 BY_NAME = {tool.name: tool for tool in ALL_TOOLS}
 ADOPTING = {"upload_file", "download_file", "read_file", "write_file", "list_files"}

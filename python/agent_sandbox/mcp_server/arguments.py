@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field
 
-from agent_sandbox.errors import ArgumentError
 from agent_sandbox.limits import MAX_FILE_BYTES, MAX_TTL_S
 from agent_sandbox.mcp_server.schemas import SHA256_PATTERN
+from agent_sandbox.toolkit.arguments import A, Arguments, NoArguments, parse
+
+__all__ = ["A", "Arguments", "NoArguments", "parse"]
 
 SandboxId = Annotated[str, Field(min_length=1, max_length=256)]
 TtlSeconds = Annotated[int, Field(ge=1, le=MAX_TTL_S)]
-
-
-class Arguments(BaseModel):
-    """Base of all: no coercion, no unknown names; an optional argument is absent, never null."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_null(cls, values: Any) -> Any:
-        if isinstance(values, dict) and None in values.values():
-            raise ValueError
-        return values
-
-
-class NoArguments(Arguments):
-    """For tools without arguments."""
 
 
 class CreateSandboxArguments(Arguments):
@@ -68,18 +53,3 @@ class WriteArguments(PathArguments):
     """Arguments of `write_file`."""
 
     content: str
-
-
-A = TypeVar("A", bound=Arguments)
-
-
-def parse(kind: type[A], arguments: dict[str, Any]) -> A:
-    """Return the validated arguments.
-
-    Raises:
-        ArgumentError: E2001, without a word of the input.
-    """
-    try:
-        return kind.model_validate(arguments)
-    except ValidationError:
-        raise ArgumentError from None

@@ -13,11 +13,11 @@ from mcp_types import CallToolResult
 from agent_sandbox.errors import UnknownToolError
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.config import McpConfig
-from agent_sandbox.mcp_server.failures import failure
 from agent_sandbox.mcp_server.logs import SDK_LOGGERS, redact_libraries
-from agent_sandbox.mcp_server.results import to_result
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.tools import ALL_TOOLS
+from agent_sandbox.toolkit.failures import failure
+from agent_sandbox.toolkit.results import to_result
 
 NAME = "agent-sandbox"
 

@@ -13,14 +13,14 @@ from mcp_types import CallToolResult, ToolAnnotations
 
 from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.mcp_server.arguments import A, Arguments, parse
-from agent_sandbox.mcp_server.failures import failure
 from agent_sandbox.mcp_server.logs import log_unexpected
 from agent_sandbox.mcp_server.ownership import Registry, Use
-from agent_sandbox.mcp_server.results import UNREPEATED, to_result
 from agent_sandbox.mcp_server.schemas import Schema
 from agent_sandbox.mcp_server.scopes import scope_of
 from agent_sandbox.mcp_server.splice import spliced_of
 from agent_sandbox.mcp_server.state import ServerState
+from agent_sandbox.toolkit.failures import failure
+from agent_sandbox.toolkit.results import UNREPEATED, to_result
 
 Fields = dict[str, Any]
 Operation = Callable[["Call", Any], Awaitable[Fields]]

@@ -8,11 +8,11 @@ from agent_sandbox import Sandbox
 from agent_sandbox.errors import TransferTimeoutError
 from agent_sandbox.mcp_server import schemas
 from agent_sandbox.mcp_server.arguments import PathArguments
-from agent_sandbox.mcp_server.results import to_json
 from agent_sandbox.mcp_server.tool import Call, Fields, make_tool
 from agent_sandbox.mcp_server.tools import _words
 from agent_sandbox.models import FileInfo, FileType
 from agent_sandbox.paths import canonical_path
+from agent_sandbox.toolkit.results import to_json
 
 MAX_LISTING_BYTES = 1_048_576
 """JSON size of the entries of one answer. They stand in it twice, and it must fit into a line."""

@@ -10,7 +10,7 @@ from mcp_types import CallToolResult
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from agent_sandbox.limits import MAX_FILE_BYTES, MAX_STDIO_LINE_BYTES
-from agent_sandbox.mcp_server.results import FIRST_STRUCTURED_VERSION, to_result
+from agent_sandbox.toolkit.results import FIRST_STRUCTURED_VERSION, to_result
 
 VERSIONS = (*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS)
 FIELDS = {"success": True, "content_base64": "AP8=", "bytes_read": 2}

@@ -172,6 +172,65 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     assert "Address already in use" in done.stderr.splitlines()[-1]
 
 
+def test_a_port_of_mcp_that_is_taken_is_one_line_with_a_way_out_and_status_2() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = command("mcp", "--transport", "http", "--port", str(port))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"agent-sandbox: 127.0.0.1:{port} is in use already: choose another --port, or 0 for any"
+        " free one. (see: agent-sandbox mcp --help)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra", "says"),
+    [
+        ((), {"AGENT_SANDBOX_PROVIDER": "x"}, "The provider is one of: local, express."),
+        (("--isolation", "none"), {"AGENT_SANDBOX_API_URL": "http://a"}, "the other service runs"),
+        (("--allow-network",), {"AGENT_SANDBOX_API_URL": "http://a"}, "the other service runs"),
+    ],
+)
+def test_settings_of_mcp_that_cannot_work_are_one_line_that_names_its_help(
+    arguments: tuple[str, ...], extra: dict[str, str], says: str
+) -> None:
+    done = command("mcp", *arguments, **extra)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert done.stderr.endswith(" (see: agent-sandbox mcp --help)\n")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "nobody.invalid"])
+def test_mcp_says_at_its_start_that_nobody_answers_where_the_service_should_be(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    done = command("mcp", AGENT_SANDBOX_API_URL=f"http://{host}:{port}")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert f"nobody answers at {host}:{port}" in done.stderr
+    assert "AGENT_SANDBOX_API_URL" in done.stderr
+
+
+def test_mcp_on_a_terminal_tells_a_person_what_it_is() -> None:
+    keyboard, terminal = os.openpty()
+    try:
+        os.write(keyboard, b"\x04")  # Ctrl-D
+        done = subprocess.run(
+            [sys.executable, "-m", "agent_sandbox", "mcp"],
+            stdin=terminal,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "this is an MCP server" in done.stderr
+    assert "--transport http" in done.stderr
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("asked", [True, False], ids=["after-an-answer", "at-once"])
 def test_serve_says_where_it_listens_and_ends_quietly_on_a_signal(

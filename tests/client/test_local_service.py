@@ -21,7 +21,7 @@ import agent_sandbox
 import agent_sandbox.sync
 from agent_sandbox.client.providers import local
 from agent_sandbox.express import privileges
-from agent_sandbox.models import SandboxUnavailableError
+from agent_sandbox.models import SandboxTimeoutError, SandboxUnavailableError
 
 VARIABLES = {
     "AGENT_SANDBOX_PROVIDER",
@@ -128,6 +128,50 @@ def test_a_child_that_cannot_start_is_an_unavailable_service(
     monkeypatch.setattr(local, "_command", lambda *fds: ["/nonexistent"])
     with agent_sandbox.sync.SandboxClient() as client, pytest.raises(SandboxUnavailableError):
         client.create(deadline_s=10)
+
+
+def test_a_child_that_cannot_start_says_why_in_its_own_words(
+    service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_SANDBOX_LOG_LEVEL", "canary")
+    with agent_sandbox.sync.SandboxClient() as client:
+        with pytest.raises(SandboxUnavailableError) as caught:
+            client.create()
+        assert vars(caught.value) == {
+            "reason": "The embedded service: AGENT_SANDBOX_LOG_LEVEL is one of: DEBUG, INFO,"
+            " WARNING, ERROR."
+        }
+        monkeypatch.delenv("AGENT_SANDBOX_LOG_LEVEL")
+        assert client.create().files.write("/tmp/a", b"x").bytes_written == 1
+
+
+def test_a_child_that_says_nothing_is_not_waited_for_for_ever(
+    service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_START_S", 0.1)
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(local, "_command", lambda *fds: command)
+    monkeypatch.setattr(local, "CLOSE_TIMEOUT_S", 0.1)
+    with agent_sandbox.sync.SandboxClient() as client, pytest.raises(SandboxTimeoutError):
+        client.create(deadline_s=0.5)
+
+
+def test_each_set_of_options_has_a_child_of_its_own(service: Any) -> None:
+    bare = local.LocalProvider(isolation="none")
+    with (
+        agent_sandbox.sync.SandboxClient() as one,
+        agent_sandbox.sync.SandboxClient(provider=bare) as other,
+    ):
+        one.create()
+        sandbox = other.create()
+        assert bare._service is not service
+        assert bare._service is local.LocalProvider(isolation="none")._service
+        assert sandbox.commands.run(["true"]).exit_code == 0
+        own, shared = (Path(p).stat().st_ino for p in ("/proc/self/ns/pid", "/proc/self/ns/net"))
+        seen = sandbox.commands.run(["stat", "-Lc%i", "/proc/self/ns/pid", "/proc/self/ns/net"])
+        assert seen.stdout.split() == [str(own), str(shared)]
+    local.stop()
+    assert bare.ready() is None
 
 
 def test_the_child_sees_nothing_of_our_environment_that_it_does_not_need(

@@ -117,6 +117,16 @@ async def test_a_malformed_envelope_gets_a_fixed_text(raw: RawHttp, message: obj
     assert "canary" not in answer.text
 
 
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+async def test_a_request_that_opens_no_session_is_told_of_none(raw: RawHttp, method: str) -> None:
+    headers = {**raw.headers, "content-type": "application/json"}
+    body = tool_call(1, "list_sandboxes")
+    answer = await raw.http.request(method, raw.url, content=body, headers=headers)
+    assert answer.status_code == 400
+    assert "Missing session ID" in answer.text
+    assert "mcp-session-id" not in answer.headers
+
+
 @pytest.mark.parametrize("field", ["path", "content_base64", "sandbox_id"])
 async def test_a_lone_surrogate_is_invalid_input_on_2026_07_28(raw: RawHttp, field: str) -> None:
     arguments = {"path": "/tmp/x", "content_base64": "AP8=", field: "/\ud800"}

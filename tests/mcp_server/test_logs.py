@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import mcp.server.streamable_http_manager  # its loggers are part of what is loo
 import pytest
 from mcp import Client
 from tests.support.express import Service
-from tests.support.mcp_servers import RawHttp, http_server
+from tests.support.mcp_servers import ERAS, RawHttp, connected, http_server, stdio_command
 
 from agent_sandbox.mcp_server import McpConfig, build_server
 from agent_sandbox.mcp_server.logs import SDK_LOGGERS, log_loop_error, log_unexpected
@@ -148,3 +149,17 @@ async def test_a_server_process_prints_nothing_about_what_it_served() -> None:
             await raw.post(b"{}", mcp_session_id=CANARY)
             await raw.http.delete(raw.url, headers=raw.session)
         assert server.end() == ""
+
+
+async def test_the_log_says_why_the_embedded_service_did_not_start_and_the_result_does_not() -> (
+    None
+):
+    env = {"AGENT_SANDBOX_LOG_LEVEL": "none"}
+    with tempfile.TemporaryFile("w+") as log:
+        async with connected(stdio_command(), ERAS[1], env=env, errors=log) as client:
+            answer = await client.call_tool("create_sandbox", {})
+        log.seek(0)
+        assert "E5003" in (said := log.read())
+    assert "The embedded service: AGENT_SANDBOX_LOG_LEVEL is one of" in said
+    assert answer.is_error
+    assert "LOG_LEVEL" not in str(answer.content)

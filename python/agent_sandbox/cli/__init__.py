@@ -17,7 +17,7 @@ from agent_sandbox import __version__
 from agent_sandbox.cli._arguments import Command, Parser, Usage
 from agent_sandbox.cli.mcp import MCP
 from agent_sandbox.cli.serve import SERVE
-from agent_sandbox.errors import EXIT_STATUS, AgentSandboxError
+from agent_sandbox.errors import EXIT_STATUS, AgentSandboxError, ConfigError
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -43,14 +43,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments without the program's name; those of the process by default.
     """
+    prog = "agent-sandbox"
     try:
         arguments = build_parser().parse_args(argv)
+        prog = f"{prog} {arguments.command}" if arguments.command else prog
         status = _run(arguments)
     except Usage as usage:
         return _fail(f"{usage} (see: {usage.prog} --help)", EXIT_USAGE)
     except AgentSandboxError as error:
-        reason = getattr(error, "reason", None)  # which setting a ConfigError means, in our words
-        line = f"{reason} (see: agent-sandbox --help)" if reason else error.text
+        reason = getattr(error, "reason", None)  # what is wrong here, in words of ours
+        line = reason or error.text
+        if reason and isinstance(error, ConfigError):
+            line += f" (see: {prog} --help)"
         return _fail(line, EXIT_STATUS[error.category])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -45,6 +45,22 @@ class Command:
     run: Callable[[argparse.Namespace], int | None]
 
 
+def add_isolation(to: argparse._ActionsContainer) -> None:
+    """Add the options that say what commands in sandboxes of this machine run in."""
+    to.add_argument(
+        "--isolation",
+        choices=("auto", "bubblewrap", "none"),
+        default="auto",
+        help="auto: isolate, or offer files alone where this machine cannot; bubblewrap: refuse to"
+        " start then; none: run commands without any isolation (auto)",
+    )
+    to.add_argument(
+        "--allow-network",
+        action="store_true",
+        help="let sandboxes use this machine's network, services on its loopback included",
+    )
+
+
 def port(text: str) -> int:
     """Return a port, 0 to 65,535."""
     if text.isascii() and text.isdigit() and int(text[:6]) <= 65535:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from agent_sandbox.cli import _arguments
 from agent_sandbox.cli._arguments import Command, Usage
@@ -17,6 +18,12 @@ examples:
   AGENT_SANDBOX_API_KEY=... agent-sandbox mcp --api-url https://sandboxes.example.com
       sandboxes of a service elsewhere. The key is read from the environment only.
 """
+
+_TO_A_PERSON = """\
+agent-sandbox: this is an MCP server that speaks JSON-RPC on standard input and output; it waits
+for a client. Put this command into the configuration of your MCP client (README.md has the text
+for Claude, Cursor and VS Code), or run `agent-sandbox mcp --transport http` for one that connects
+to a URL. Ctrl-D or Ctrl-C ends it."""
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +72,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument("--api-url", metavar="URL", help="control plane of the service")
     where.add_argument("--sandbox-url", metavar="URL", help="data plane, where it is elsewhere")
+    _arguments.add_isolation(parser.add_argument_group("embedded sandboxes"))
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -89,6 +97,8 @@ def _run(arguments: argparse.Namespace) -> None:
         provider=arguments.provider,
         api_url=arguments.api_url,
         sandbox_url=arguments.sandbox_url,
+        isolation=arguments.isolation,
+        allow_network=arguments.allow_network,
         ttl_seconds=arguments.ttl,
         host=host,
         port=8000 if arguments.port is None else arguments.port,
@@ -96,6 +106,8 @@ def _run(arguments: argparse.Namespace) -> None:
         allowed_hosts=tuple(arguments.allowed_host),
         allowed_origins=tuple(arguments.allowed_origin),
     )
+    if not over_http and sys.stdin.isatty():
+        print(_TO_A_PERSON, file=sys.stderr, flush=True)
     (run_http if over_http else run_stdio)(config)
 
 

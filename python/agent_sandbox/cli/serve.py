@@ -43,18 +43,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="listen on an address that others reach, without API keys",
     )
-    add(
-        "--isolation",
-        choices=("auto", "bubblewrap", "none"),
-        default="auto",
-        help="auto: isolate, or offer files alone where this machine cannot; bubblewrap: refuse to"
-        " start then; none: run commands without any isolation (auto)",
-    )
-    add(
-        "--allow-network",
-        action="store_true",
-        help="let sandboxes use this machine's network, services on its loopback included",
-    )
+    _arguments.add_isolation(parser)
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ service ends, and its sandboxes with it, when the other end of that pipe is clos
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -19,12 +20,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m agent_sandbox.express", allow_abbrev=False)
     parser.add_argument("--fd", type=int, required=True, help="a listening unix socket")
     parser.add_argument("--lifeline-fd", type=int, required=True, help="a pipe; its end ends us")
+    parser.add_argument("--report-fd", type=int, help="a pipe; it gets `started`, or why not")
     parser.add_argument("--state-dir", type=Path, help="where sandboxes live")
     parser.add_argument(
         "--isolation",
         choices=("auto", "bubblewrap", "none"),
         default="auto",
         help="what commands run in (auto)",
+    )
+    parser.add_argument(
+        "--allow-network", action="store_true", help="let sandboxes use this machine's network"
     )
     given = parser.parse_args()
     try:
@@ -33,8 +38,12 @@ def main() -> int:
             given.lifeline_fd,
             state_dir=given.state_dir,
             isolation=given.isolation,
+            network=given.allow_network,
+            report_fd=given.report_fd,
         )
     except AgentSandboxError as error:
+        if given.report_fd is not None:
+            os.write(given.report_fd, getattr(error, "reason", error.text).encode())
         print(f"{error.text} {getattr(error, 'reason', '')}".rstrip(), file=sys.stderr)
         return EXIT_STATUS[error.category]
     return 0

@@ -91,6 +91,7 @@ def serve_fd(
     state_dir: Path | None,
     isolation: Isolation = "auto",
     network: bool = False,
+    report_fd: int | None = None,
 ) -> None:
     """Serve on a listening unix socket until the other end of a pipe is closed.
 
@@ -102,15 +103,21 @@ def serve_fd(
         state_dir: Where sandboxes live; None for `default_state_dir()`.
         isolation: As in `ServeConfig`.
         network: As in `ServeConfig`.
+        report_fd: A pipe that gets `started` when nothing is left that could fail; stays open if
+            it fails.
 
     Raises:
         ConfigError: E6000, with a `reason`.
     """
     listener = socket.socket(fileno=fd)
-    for passed in (fd, lifeline_fd):
-        os.set_inheritable(passed, False)  # the parent had to make them inheritable
+    for passed in (fd, lifeline_fd, report_fd):
+        if passed is not None:
+            os.set_inheritable(passed, False)  # the parent had to make them inheritable
     how = _How(isolation, network)
     with _prepared(state_dir, "WARNING", how, keys=(), hosts=None) as service:
+        if report_fd is not None:
+            with open(report_fd, "wb", buffering=0) as report:
+                report.write(b"started")
         _run(service, listener, lifeline_fd, url=None)
 
 

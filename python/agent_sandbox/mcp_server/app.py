@@ -25,6 +25,7 @@ from agent_sandbox.mcp_server.logs import (
 )
 from agent_sandbox.mcp_server.memory import keep_freed_memory
 from agent_sandbox.mcp_server.ownership import Registry
+from agent_sandbox.mcp_server.reach import warn_if_unreachable
 from agent_sandbox.mcp_server.server import build_server
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.stdio import Wire, diverted_stdio, serve_stdio
@@ -46,8 +47,9 @@ def run_stdio(config: McpConfig) -> None:
     Raises:
         ConfigError: E6000, settings that contradict each other.
     """
-    config.settings()
+    settings = config.settings()
     _prepare_process()
+    warn_if_unreachable(settings)
     with diverted_stdio() as wire:
         asyncio.run(_stdio(config, wire))
 
@@ -116,14 +118,14 @@ def run_http(config: McpConfig) -> None:
     """Serve Streamable HTTP until SIGINT or SIGTERM; the URL goes to standard error.
 
     Raises:
-        ConfigError: E6000, settings that contradict each other, or an address beyond loopback
-            without `insecure`.
-        OSError: The address cannot be used.
+        ConfigError: E6000, settings that contradict each other, an address that cannot be used,
+            or one beyond loopback without `insecure`.
     """
-    config.settings()
+    settings = config.settings()
     config.check_exposure()
     _prepare_process()
     with listening_socket(config) as listener:
+        warn_if_unreachable(settings)
         print(
             f"agent-sandbox: MCP over Streamable HTTP at {url_of(listener)}",
             file=sys.stderr,

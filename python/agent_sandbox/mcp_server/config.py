@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 
+from agent_sandbox import SandboxClient
+from agent_sandbox.client.providers.local import Isolation, LocalProvider
 from agent_sandbox.client.settings import Settings
 from agent_sandbox.errors import ConfigError
 from agent_sandbox.limits import (
@@ -25,6 +27,8 @@ class McpConfig:
         api_url: Control plane of the provider; None takes it from the environment.
         api_key: Its credential; never shown in a `repr`.
         sandbox_url: One base URL for every sandbox's data plane.
+        isolation: What commands in embedded sandboxes run in (`client.providers.local.Options`).
+        allow_network: Whether embedded sandboxes use this machine's network.
         ttl_seconds: Life of a sandbox after its last use, 1 to 86,400.
         host: Address that HTTP listens on.
         port: Port that HTTP listens on; 0 lets the system choose one.
@@ -44,6 +48,8 @@ class McpConfig:
     api_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     sandbox_url: str | None = None
+    isolation: Isolation = "auto"
+    allow_network: bool = False
     ttl_seconds: int = DEFAULT_TTL_S
     host: str = "127.0.0.1"
     port: int = 8000
@@ -79,11 +85,31 @@ class McpConfig:
         Raises:
             ConfigError: E6000, they contradict each other.
         """
-        return Settings.resolve(
+        settings = Settings.resolve(
             provider=self.provider,
             api_url=self.api_url,
             api_key=self.api_key,
             sandbox_url=self.sandbox_url,
+        )
+        if settings.provider != "local" and (self.isolation != "auto" or self.allow_network):
+            raise ConfigError(reason="Isolation and network are set where the other service runs.")
+        return settings
+
+    def client(self) -> SandboxClient:
+        """Return a client for these settings.
+
+        Raises:
+            ConfigError: E6000, they contradict each other.
+        """
+        settings = self.settings()
+        if settings.provider == "local":
+            embedded = LocalProvider(isolation=self.isolation, network=self.allow_network)
+            return SandboxClient(provider=embedded)
+        return SandboxClient(
+            provider=settings.provider,
+            api_url=settings.api_url,
+            api_key=settings.api_key,
+            sandbox_url=settings.sandbox_url,
         )
 
     def check_exposure(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from agent_sandbox.errors import ConfigError
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.http_guard import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, HttpGuard
@@ -69,8 +72,15 @@ def listening_socket(config: McpConfig) -> socket.socket:
     """Return a listening socket for the configured address.
 
     Raises:
-        OSError: The address cannot be used.
+        ConfigError: E6000, with a `reason`: the address cannot be used.
     """
+    try:
+        return _listening(config)
+    except OSError as error:
+        raise ConfigError(reason=_reason(error, config)) from None
+
+
+def _listening(config: McpConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # With the protocol named, asyncio switches Nagle's algorithm off on what it accepts; without,
     # each request with a body would wait 40 ms for a delayed acknowledgement.
@@ -84,6 +94,21 @@ def listening_socket(config: McpConfig) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _reason(error: OSError, config: McpConfig) -> str:
+    place = f"{f'[{config.host}]' if ':' in config.host else config.host}:{config.port}"
+    if isinstance(error, socket.gaierror):
+        return (
+            f"There is no host named {config.host}: use 127.0.0.1, or an address of this machine."
+        )
+    if error.errno == errno.EADDRINUSE:
+        return f"{place} is in use already: choose another --port, or 0 for any free one."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{config.host} is no address of this machine: use 127.0.0.1, or one that it has."
+    if error.errno == errno.EACCES:
+        return f"{place} needs rights that this user does not have: choose a --port from 1024 on."
+    return f"{place} cannot be listened on: {os.strerror(error.errno or 0)}."
 
 
 def url_of(listener: socket.socket) -> str:

@@ -49,6 +49,7 @@ class HttpGuard:
       its answer to the other one. Such a call runs on when its client disconnects.
     - On 2026-07-28 the call is cancelled when its client disconnects.
     - The SDK's answers to malformed envelopes quote the parser; they get a fixed text.
+    - A refusal opens no session, so it names none; the SDK would give it the id of a dead one.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class HttpGuard:
         if not _none_or_allowed(headers.getlist("origin"), self._allowed_origins):
             await _refuse(403, "This Origin is not allowed.")(scope, receive, send)
             return
+        if "mcp-session-id" not in headers:
+            send = _without_dead_session(send)
         if scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
@@ -237,6 +240,16 @@ class _FixedTexts:
         body = _with_fixed_text(self._body)
         await self._send(_with_length(start, body))
         await self._send({"type": "http.response.body", "body": body})
+
+
+def _without_dead_session(send: Send) -> Send:
+    async def cut(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] >= 400:
+            kept = [item for item in message["headers"] if item[0].lower() != b"mcp-session-id"]
+            message = {**message, "headers": kept}
+        await send(message)
+
+    return cut
 
 
 def _with_length(start: Message, body: bytes) -> Message:

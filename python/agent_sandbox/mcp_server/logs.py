@@ -13,6 +13,8 @@ import sys
 import uuid
 from typing import Any
 
+from agent_sandbox.errors import AgentSandboxError, AuthenticationError, SandboxUnavailableError
+
 log = logging.getLogger("agent_sandbox.mcp_server")
 
 SDK_LOGGERS = ("mcp", "mcp_types", "sse_starlette", "httpx2", "httpcore2")
@@ -61,6 +63,13 @@ def log_unexpected(where: str, error: BaseException) -> None:
         trace = trace.tb_next
     place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "unknown place"
     log.error("error %s in %s: %s at %s", uuid.uuid4().hex[:12], where, type(error).__name__, place)
+
+
+def log_unavailable(error: AgentSandboxError) -> None:
+    """Log that there is no sandbox service: who can mend that sees the log and not the result."""
+    if isinstance(error, SandboxUnavailableError | AuthenticationError):
+        reason = getattr(error, "reason", "see --provider, --api-url and AGENT_SANDBOX_API_URL.")
+        log.error("%s %s %s", error.code, error.text, reason)
 
 
 def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -34,12 +34,7 @@ async def open_state(config: McpConfig) -> AsyncIterator[ServerState]:
         ConfigError: E6000, settings that contradict each other.
     """
     settings = config.settings()
-    client = SandboxClient(
-        provider=settings.provider,
-        api_url=settings.api_url,
-        api_key=settings.api_key,
-        sandbox_url=settings.sandbox_url,
-    )
+    client = config.client()
     async with client, anyio.create_task_group() as tasks:
         registry = Registry(client, config, tasks)
         try:

@@ -13,7 +13,7 @@ from mcp_types import CallToolResult, ToolAnnotations
 
 from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.mcp_server.arguments import A, Arguments, parse
-from agent_sandbox.mcp_server.logs import log_unexpected
+from agent_sandbox.mcp_server.logs import log_unavailable, log_unexpected
 from agent_sandbox.mcp_server.ownership import Registry, Use
 from agent_sandbox.mcp_server.schemas import Schema
 from agent_sandbox.mcp_server.scopes import scope_of
@@ -81,6 +81,7 @@ class SandboxTool(Tool):
         try:
             fields = await self.fn(Call(state, use), parse(self.arguments_type, arguments))
         except AgentSandboxError as error:
+            log_unavailable(error)
             return to_result(failure(error, use.sandbox_id), version, is_error=True)
         except Exception as error:  # noqa: BLE001 - the edge: outsiders see the fixed text
             log_unexpected(self.name, error)

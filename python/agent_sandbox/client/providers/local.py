@@ -2,6 +2,7 @@
 
 The child is started on first need and shared by every client of this process, async and blocking.
 It lives as long as a pipe from this process stays open, so that it ends with us however we end.
+Another pipe brings back in its own words why it cannot start.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import agent_sandbox
 from agent_sandbox.client._calls import Target
@@ -27,6 +30,12 @@ from agent_sandbox.limits import CLOSE_TIMEOUT_S
 
 _BACKLOG = 1024
 """Connections that may wait while the child starts: nobody polls for its readiness."""
+
+_START_S = 10.0
+"""Longest wait for the word of a child that starts; afterwards the first request waits for it."""
+
+_STARTED = b"started"
+_MAX_REASON_BYTES = 500
 
 _SETTLED_S = 60.0
 """A socket that was bound a moment ago may not be listening yet."""
@@ -57,10 +66,29 @@ _PASSED_ON = frozenset(
 """All of our environment that the child sees: what finds programs, modules and directories."""
 
 
+Isolation = Literal["auto", "bubblewrap", "none"]
+"""What commands run in, as `agent-sandbox serve --isolation` explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How an embedded service runs; those with the same options share one child.
+
+    Attributes:
+        isolation: `auto`: isolate, or offer files alone where this machine cannot; `bubblewrap`:
+            refuse to start then; `none`: run commands without any isolation.
+        network: Whether sandboxes use this machine's network, services on its loopback included.
+    """
+
+    isolation: Isolation = "auto"
+    network: bool = False
+
+
 class _Service:
     """The child and everything that belongs to it; every method is thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Options = Options()) -> None:
+        self._options = options
         # Held during a fork as well, which may happen in the thread that holds it.
         self._lock = threading.RLock()
         self._directory: Path | None = None
@@ -136,14 +164,15 @@ class _Service:
         # The same path for every child, so that the pools of older clients reach the new one.
         path.unlink(missing_ok=True)
         read_end, write_end = os.pipe()
+        told, tell = os.pipe()
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
                 listener.bind(str(path))
                 path.chmod(0o600)
                 listener.listen(_BACKLOG)
                 self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                    _command(listener.fileno(), read_end),
-                    pass_fds=(listener.fileno(), read_end),
+                    _command(listener.fileno(), read_end, tell, self._options),
+                    pass_fds=(listener.fileno(), read_end, tell),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=None if os.environ.get("AGENT_SANDBOX_DEBUG") else subprocess.DEVNULL,
@@ -155,10 +184,15 @@ class _Service:
             # instead of waiting in a queue that nobody reads.
         except OSError:
             os.close(write_end)
+            os.close(told)
             raise
         finally:
             os.close(read_end)
+            os.close(tell)
         self._lifeline = write_end
+        with os.fdopen(told, "rb", buffering=0) as report:
+            if reason := _reason_not_to_run(report.fileno()):
+                raise SandboxUnavailableError(reason=f"The embedded service: {reason}")
         return str(path)
 
     def _end_child(self) -> None:
@@ -202,7 +236,25 @@ def _ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
     return child.poll() is not None
 
 
-def _command(listener: int, lifeline: int) -> list[str]:
+def _reason_not_to_run(report: int) -> str | None:
+    """Wait until a child has started, and return in its words why it did not."""
+    said = b""
+    until = time.monotonic() + _START_S
+    poll = select.poll()
+    poll.register(report, select.POLLIN)
+    while len(said) < _MAX_REASON_BYTES:
+        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            return None
+        piece = os.read(report, _MAX_REASON_BYTES)
+        if not piece:
+            break
+        said += piece
+    if said == _STARTED:
+        return None
+    return said.decode("ascii", "replace") or "it broke off at its start."
+
+
+def _command(listener: int, lifeline: int, report: int, options: Options) -> list[str]:
     # -P: a file named like a module in the current directory is not imported.
     return [
         sys.executable,
@@ -213,6 +265,11 @@ def _command(listener: int, lifeline: int) -> list[str]:
         str(listener),
         "--lifeline-fd",
         str(lifeline),
+        "--report-fd",
+        str(report),
+        "--isolation",
+        options.isolation,
+        *(["--allow-network"] if options.network else []),
     ]
 
 
@@ -268,39 +325,76 @@ def _is_abandoned(directory: int) -> bool:
 
 
 _service = _Service()
-atexit.register(_service.close_at_exit)
-os.register_at_fork(
-    before=_service.before_fork,
-    after_in_parent=_service.after_fork,
-    after_in_child=_service.forget,
-)
+_services = {Options(): _service}
+_services_lock = threading.Lock()
+
+
+def _of(options: Options) -> _Service:
+    with _services_lock:
+        return _services.setdefault(options, _Service(options))
+
+
+def _close_at_exit() -> None:
+    for service in _services.values():
+        service.close_at_exit()
+
+
+def _before_fork() -> None:
+    _services_lock.acquire()
+    for service in _services.values():
+        service.before_fork()
+
+
+def _after_fork() -> None:
+    for service in _services.values():
+        service.after_fork()
+    _services_lock.release()
+
+
+def _forget() -> None:
+    for service in _services.values():
+        service.forget()
+    _services_lock.release()
+
+
+atexit.register(_close_at_exit)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget)
 
 
 def stop() -> None:
-    """End this process's embedded service, with every sandbox in it; waits for its end.
+    """End this process's embedded services, with every sandbox in them; waits for their end.
 
     The next client starts a new one. Nothing happens where none runs.
     """
-    _service.stop()
+    for service in tuple(_services.values()):
+        service.stop()
 
 
 class LocalProvider:
-    """Reaches the embedded service of this process."""
+    """Reaches the embedded service of this process.
+
+    Args:
+        isolation: See `Options`.
+        network: See `Options`.
+    """
 
     streaming = True
 
+    def __init__(self, *, isolation: Isolation = "auto", network: bool = False) -> None:
+        self._service = _of(Options(isolation, network))
+
     def ready(self) -> Endpoint | None:
         """Return the endpoint if the service runs."""
-        path = _service.ready()
+        path = self._service.ready()
         return None if path is None else _endpoint(path)
 
     def open(self) -> Endpoint:
         """Return the endpoint, starting the service where it does not run.
 
         Raises:
-            SandboxUnavailableError: E5003: it cannot be started.
+            SandboxUnavailableError: E5003: it cannot be started; `reason` says why, if it knows.
         """
-        return _endpoint(_service.start())
+        return _endpoint(self._service.start())
 
 
 def _endpoint(path: str) -> Endpoint:

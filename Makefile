@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 RUST := $(wildcard Cargo.toml Cargo.lock rust/*.rs rust/python/*.rs rust/simd/*.rs)
 # Why the Rust core cannot be compiled here, in one line; empty where it can.
-LACK := $(if $(PYTHON),$(shell "$(PYTHON)" python/build_backend/agent_sandbox_build.py))
+LACK := $(if $(PYTHON),$(shell "$(PYTHON)" python/build_backend/agent_sandbox_build.py 2>/dev/null))
 BACKEND := $(wildcard python/build_backend/*.py)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TS := $(VENV)/ts
@@ -25,6 +25,8 @@ help: ## this list
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "agent-sandbox: needs Python 3.11 or later; none is on the PATH. Install one, or say make PYTHON=/path/to/python3."; exit 2; }
+	@"$(PYTHON)" -c '' 2>/dev/null || { echo "agent-sandbox: PYTHON=$(PYTHON) does not run: name a Python 3.11 or later, as in make PYTHON=/usr/bin/python3."; exit 2; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "agent-sandbox: $(PYTHON) is $$("$(PYTHON)" -V 2>&1), and 3.11 or later is needed: name another one, as in make PYTHON=/usr/bin/python3."; exit 2; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "agent-sandbox: $(PYTHON) cannot make a virtual environment (no ensurepip). On Debian and Ubuntu: apt install python3-venv; then run make again."; exit 2; }
 	@echo "agent-sandbox: making $(VENV) with $$("$(PYTHON)" -V)"
 	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

@@ -13,11 +13,16 @@ from pathlib import Path
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+from tests.support.mcp_servers import http_server
 
 from agent_sandbox import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+URL = "http://127.0.0.1:8000/mcp"
+"""Where `agent-sandbox mcp --transport http` is, as its help says."""
 
 
 def examples(language: str) -> list[pytest.ParameterSet]:
@@ -47,6 +52,9 @@ def test_a_python_example_runs_as_it_stands(source: str, tmp_path: Path) -> None
 def test_a_json_example_is_json_and_a_client_configuration_starts_our_command(source: str) -> None:
     value = json.loads(source)
     for server in (value.get("mcpServers") or value.get("servers") or {}).values():
+        if "url" in server:
+            assert server == {"url": URL} or server == {"type": "http", "url": URL}
+            continue
         assert server["command"] == "/path/to/agent-sandbox"
         assert cli.build_parser().parse_args(server["args"]).command == "mcp"
 
@@ -67,6 +75,23 @@ def test_a_shell_example_names_targets_and_arguments_that_exist(source: str) -> 
             assert cli.build_parser().parse_args(words).command, line
         else:
             assert command in {"", "claude", "pip", "git", "cd"}, f"nothing tests: {line}"
+
+
+@pytest.mark.parametrize("source", examples("bash"))
+def test_the_recipe_for_curl_uploads_and_downloads_as_it_stands(source: str) -> None:
+    with http_server() as server:
+        assert source.count(URL) == 1
+        done = subprocess.run(
+            ["bash", "-eu", "-c", source.replace(URL, server.url)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    sent, got = (json.loads(line)["result"] for line in done.stdout.splitlines())
+    assert sent["structuredContent"]["bytes_written"] == 2
+    assert got["structuredContent"]["content_base64"] == "AP8="
 
 
 async def test_the_configuration_of_the_readme_gives_a_client_the_tools_that_the_docs_explain() -> (

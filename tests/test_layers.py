@@ -43,6 +43,7 @@ HOMES = {
     "httpcore": {"client"},
     "pydantic": {"models", "toolkit", "wire", "client", "express", "mcp_server", "uploads"},
     "pydantic_core": {"mcp_server"},
+    "rich": {"cli"},
     "anyio": {"client", "express", "mcp_server", "uploads"},
 }
 """Where each library that is not in the standard library may be imported."""

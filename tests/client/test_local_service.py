@@ -19,7 +19,7 @@ from tests.support.express import wait_until
 
 import agent_sandbox
 import agent_sandbox.sync
-from agent_sandbox.client.providers import local
+from agent_sandbox.client.providers import child, local
 from agent_sandbox.express import privileges
 from agent_sandbox.models import SandboxTimeoutError, SandboxUnavailableError
 
@@ -120,12 +120,10 @@ def _kill(service: Any) -> None:
 def test_a_child_that_cannot_start_is_an_unavailable_service(
     service: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        local, "_command", lambda *fds: [sys.executable, "-c", "raise SystemExit(1)"]
-    )
+    monkeypatch.setattr(child, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(1)"])
     with agent_sandbox.sync.SandboxClient() as client, pytest.raises(SandboxUnavailableError):
         client.create(deadline_s=10)
-    monkeypatch.setattr(local, "_command", lambda *fds: ["/nonexistent"])
+    monkeypatch.setattr(child, "command", lambda *_: ["/nonexistent"])
     with agent_sandbox.sync.SandboxClient() as client, pytest.raises(SandboxUnavailableError):
         client.create(deadline_s=10)
 
@@ -138,7 +136,7 @@ def test_a_child_that_cannot_start_says_why_in_its_own_words(
         with pytest.raises(SandboxUnavailableError) as caught:
             client.create()
         assert vars(caught.value) == {
-            "reason": "The embedded service: AGENT_SANDBOX_LOG_LEVEL is one of: DEBUG, INFO,"
+            "reason": "The sandbox service: AGENT_SANDBOX_LOG_LEVEL is one of: DEBUG, INFO,"
             " WARNING, ERROR."
         }
         monkeypatch.delenv("AGENT_SANDBOX_LOG_LEVEL")
@@ -148,9 +146,9 @@ def test_a_child_that_cannot_start_says_why_in_its_own_words(
 def test_a_child_that_says_nothing_is_not_waited_for_for_ever(
     service: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_START_S", 0.1)
+    monkeypatch.setattr(child, "START_S", 0.1)
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    monkeypatch.setattr(local, "_command", lambda *fds: command)
+    monkeypatch.setattr(child, "command", lambda *_: command)
     monkeypatch.setattr(local, "CLOSE_TIMEOUT_S", 0.1)
     with agent_sandbox.sync.SandboxClient() as client, pytest.raises(SandboxTimeoutError):
         client.create(deadline_s=0.5)
@@ -191,7 +189,7 @@ def test_the_child_sees_nothing_of_our_environment_that_it_does_not_need(
         ).stdout
         assert b"canary" not in raw
         names = {item.split(b"=")[0].decode() for item in raw.split(b"\0") if item}
-        assert names <= local._PASSED_ON
+        assert names <= child.PASSED_ON
         for name, value in settings.items():  # what docs/security.md promises
             assert f"{name}={value}".encode() in raw.split(b"\0")
 

@@ -160,6 +160,6 @@ async def test_the_log_says_why_the_embedded_service_did_not_start_and_the_resul
             answer = await client.call_tool("create_sandbox", {})
         log.seek(0)
         assert "E5003" in (said := log.read())
-    assert "The embedded service: AGENT_SANDBOX_LOG_LEVEL is one of" in said
+    assert "The sandbox service: AGENT_SANDBOX_LOG_LEVEL is one of" in said
     assert answer.is_error
     assert "LOG_LEVEL" not in str(answer.content)

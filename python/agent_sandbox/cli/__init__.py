@@ -1,4 +1,4 @@
-"""The `agent-sandbox` command: it reads arguments, starts one service, and ends with a status.
+"""The `agent-sandbox` command: it reads arguments, runs one command, and ends with a status.
 
 Nothing heavy is imported before a command is known, so `--help` and wrong arguments answer at
 once. Standard output belongs to the command (under `mcp` it is the protocol's wire); everything
@@ -14,30 +14,40 @@ import traceback
 from collections.abc import Sequence
 
 from agent_sandbox import __version__
-from agent_sandbox.cli._arguments import Command, Parser, Usage
+from agent_sandbox.cli._arguments import Command, Parser, Usage, fail
+from agent_sandbox.cli.copy import CP
+from agent_sandbox.cli.create import CREATE
+from agent_sandbox.cli.doctor import DOCTOR
+from agent_sandbox.cli.kill import KILL
+from agent_sandbox.cli.listing import LIST, LS
 from agent_sandbox.cli.mcp import MCP
+from agent_sandbox.cli.run import RUN
 from agent_sandbox.cli.serve import SERVE
-from agent_sandbox.errors import EXIT_STATUS, AgentSandboxError, ConfigError
+from agent_sandbox.errors import EXIT_STATUS, AgentSandboxError, ArgumentError, ConfigError
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_UNEXPECTED = 1
+EXIT_BROKEN_PIPE = 141
 
 _NEXT = """\
 next steps:
   agent-sandbox mcp                     a client starts this itself; see the README for its file
   agent-sandbox mcp --transport http    serve http://127.0.0.1:8000/mcp
   agent-sandbox serve                   a sandbox service for SDKs, on http://127.0.0.1:8080
+  agent-sandbox create                  a sandbox of your own, for run, cp, ls and kill
+  agent-sandbox doctor                  what works on this machine, and how to mend the rest
   agent-sandbox COMMAND --help          every option of a command, with examples
 """
 
-_COMMANDS: tuple[Command, ...] = (MCP, SERVE)
+_COMMANDS: tuple[Command, ...] = (MCP, SERVE, CREATE, LIST, LS, CP, RUN, KILL, DOCTOR)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status.
 
-    0 is success, 2 wrong arguments, 130 an interrupt, 1 something unexpected; an
+    0 is success, 2 wrong arguments, 130 an interrupt, 141 that nobody reads the output any more, 1
+    something unexpected; an
     `AgentSandboxError` ends with the status of its category (see docs/errors.md).
 
     Args:
@@ -49,39 +59,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog = f"{prog} {arguments.command}" if arguments.command else prog
         status = _run(arguments)
     except Usage as usage:
-        return _fail(f"{usage} (see: {usage.prog} --help)", EXIT_USAGE)
+        return fail(f"{usage} (see: {usage.prog} --help)", EXIT_USAGE)
     except AgentSandboxError as error:
         reason = getattr(error, "reason", None)  # what is wrong here, in words of ours
         line = reason or error.text
-        if reason and isinstance(error, ConfigError):
+        if reason and isinstance(error, ConfigError | ArgumentError):
             line += f" (see: {prog} --help)"
-        return _fail(line, EXIT_STATUS[error.category])
+        return fail(line, EXIT_STATUS[error.category])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as end:  # --help and --version, and servers that end themselves
         return end.code if isinstance(end.code, int) else EXIT_UNEXPECTED if end.code else 0
+    except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - nothing more is said
+        return EXIT_BROKEN_PIPE
     except OSError as error:
-        return _fail(error.strerror or type(error).__name__, EXIT_UNEXPECTED)
+        return fail(error.strerror or type(error).__name__, EXIT_UNEXPECTED)
     except Exception as error:  # noqa: BLE001 - the outermost edge: a line instead of a traceback
         if os.environ.get("AGENT_SANDBOX_DEBUG"):
             traceback.print_exc()
-        return _fail(
+        return fail(
             f"an unexpected {type(error).__name__} stopped it; AGENT_SANDBOX_DEBUG=1 shows where",
             EXIT_UNEXPECTED,
         )
     return status
 
 
-def _fail(line: str, status: int) -> int:
-    # Arguments come from anywhere: one line stays one line, and no escape reaches the terminal.
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
-    print(f"agent-sandbox: {shown}", file=sys.stderr)
-    return status
-
-
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command is None:
-        raise Usage("agent-sandbox", "say what to do: mcp or serve")
+        raise Usage("agent-sandbox", "say what to do: mcp, serve, create or another command")
     (chosen,) = (command for command in _COMMANDS if command.name == arguments.command)
     return chosen.run(arguments) or 0
 
@@ -90,8 +96,8 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of every command; it raises instead of ending the process."""
     parser = Parser(
         prog="agent-sandbox",
-        description="Files in and out of sandboxes, for AI agents: an MCP server and a sandbox"
-        " service.",
+        description="Files and commands in sandboxes, for AI agents and people: an MCP server, a"
+        " sandbox service, and commands.",
         epilog=_NEXT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

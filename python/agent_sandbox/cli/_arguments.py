@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import posixpath
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from agent_sandbox.limits import MAX_TTL_S
+
+if TYPE_CHECKING:
+    from agent_sandbox.models import SandboxInfo
 
 
 class Usage(Exception):  # noqa: N818 - it is an answer to the user, not an error of the program
@@ -45,12 +50,59 @@ class Command:
     run: Callable[[argparse.Namespace], int | None]
 
 
+def fail(line: str, status: int) -> int:
+    """Print a line on standard error and return the status to end with."""
+    # Arguments come from anywhere: one line stays one line, and no escape reaches the terminal.
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    print(f"agent-sandbox: {shown}", file=sys.stderr)
+    return status
+
+
+def add_json(to: argparse.ArgumentParser, promise: str = "print JSON, for programs") -> None:
+    """Add `--json`."""
+    to.add_argument("--json", action="store_true", help=promise)
+
+
+def sandbox_fields(info: SandboxInfo) -> dict[str, object]:
+    """Return what JSON says about a sandbox."""
+    return {
+        "sandbox_id": info.sandbox_id,
+        "state": info.state,
+        "started_at": info.started_at.isoformat(),
+        "end_at": info.end_at.isoformat(),
+        "metadata": info.metadata,
+    }
+
+
+def remote_path(path: str) -> str:
+    """Return an absolute path in a sandbox; others begin in the home directory."""
+    return posixpath.join("/home/user", path)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Return a name and a value."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError("write NAME=VALUE")
+    return name, value
+
+
+def seconds(text: str) -> float:
+    """Return a positive number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if 0 < value < float("inf"):
+        return value
+    raise argparse.ArgumentTypeError("a time is a positive number of seconds")
+
+
 def add_isolation(to: argparse._ActionsContainer) -> None:
     """Add the options that say what commands in sandboxes of this machine run in."""
     to.add_argument(
         "--isolation",
         choices=("auto", "bubblewrap", "none"),
-        default="auto",
         help="auto: isolate, or offer files alone where this machine cannot; bubblewrap: refuse to"
         " start then; none: run commands without any isolation (auto)",
     )

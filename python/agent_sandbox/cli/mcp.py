@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> None:
         provider=arguments.provider,
         api_url=arguments.api_url,
         sandbox_url=arguments.sandbox_url,
-        isolation=arguments.isolation,
+        isolation=arguments.isolation or "auto",
         allow_network=arguments.allow_network,
         ttl_seconds=arguments.ttl,
         host=host,

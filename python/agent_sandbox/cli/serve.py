@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> None:
             api_key_file=arguments.api_key_file,
             state_dir=arguments.state_dir,
             insecure=arguments.insecure,
-            isolation=arguments.isolation,
+            isolation=arguments.isolation or "auto",
             network=arguments.allow_network,
         )
     )

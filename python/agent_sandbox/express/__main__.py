@@ -1,7 +1,8 @@
 """Express as a child process: `python -m agent_sandbox.express --fd N --lifeline-fd M`.
 
 The parent passes a listening unix socket and the reading end of a pipe that it keeps open. The
-service ends, and its sandboxes with it, when the other end of that pipe is closed.
+service ends, and its sandboxes with it, when the other end of that pipe is closed. With
+`--users-fd` in its place it ends when it has no sandbox and no user.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def main() -> int:
     """Serve, and return the exit status of the process."""
     parser = argparse.ArgumentParser(prog="python -m agent_sandbox.express", allow_abbrev=False)
     parser.add_argument("--fd", type=int, required=True, help="a listening unix socket")
-    parser.add_argument("--lifeline-fd", type=int, required=True, help="a pipe; its end ends us")
+    parser.add_argument("--lifeline-fd", type=int, help="a pipe; its end ends us")
+    parser.add_argument("--users-fd", type=int, help="a file that whom we serve holds locked")
     parser.add_argument("--report-fd", type=int, help="a pipe; it gets `started`, or why not")
     parser.add_argument("--state-dir", type=Path, help="where sandboxes live")
     parser.add_argument(
@@ -36,6 +38,7 @@ def main() -> int:
         serve_fd(
             given.fd,
             given.lifeline_fd,
+            users_fd=given.users_fd,
             state_dir=given.state_dir,
             isolation=given.isolation,
             network=given.allow_network,

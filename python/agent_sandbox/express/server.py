@@ -25,6 +25,7 @@ from agent_sandbox.express.openat2 import require_openat2
 from agent_sandbox.express.privileges import drop_privileges, seal_imports, service_ids
 from agent_sandbox.express.service import Service
 from agent_sandbox.express.state import default_state_dir, open_state_dir
+from agent_sandbox.express.unused import wait_until_unused
 
 _BACKLOG = 1_024
 _ACCEPTS = 16
@@ -86,20 +87,22 @@ def serve_tcp(config: ServeConfig) -> None:
 
 def serve_fd(
     fd: int,
-    lifeline_fd: int,
+    lifeline_fd: int | None,
     *,
+    users_fd: int | None = None,
     state_dir: Path | None,
     isolation: Isolation = "auto",
     network: bool = False,
     report_fd: int | None = None,
 ) -> None:
-    """Serve on a listening unix socket until the other end of a pipe is closed.
+    """Serve on a listening unix socket until a pipe is closed, or until nobody uses the service.
 
     The socket's own permissions decide who may call: there are no API keys. Owns the process.
 
     Args:
         fd: The listening socket.
-        lifeline_fd: The reading end of a pipe that the parent keeps open.
+        lifeline_fd: The reading end of a pipe that the parent keeps open, or None.
+        users_fd: See `unused.wait_until_unused`; None: the service does not end by itself.
         state_dir: Where sandboxes live; None for `default_state_dir()`.
         isolation: As in `ServeConfig`.
         network: As in `ServeConfig`.
@@ -110,7 +113,7 @@ def serve_fd(
         ConfigError: E6000, with a `reason`.
     """
     listener = socket.socket(fileno=fd)
-    for passed in (fd, lifeline_fd, report_fd):
+    for passed in (fd, lifeline_fd, users_fd, report_fd):
         if passed is not None:
             os.set_inheritable(passed, False)  # the parent had to make them inheritable
     how = _How(isolation, network)
@@ -118,7 +121,7 @@ def serve_fd(
         if report_fd is not None:
             with open(report_fd, "wb", buffering=0) as report:
                 report.write(b"started")
-        _run(service, listener, lifeline_fd, url=None)
+        _run(service, listener, lifeline_fd, url=None, users_fd=users_fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +159,15 @@ def _prepared(
 
 
 def _run(
-    service: Service, listener: socket.socket, lifeline_fd: int | None, *, url: str | None
+    service: Service,
+    listener: socket.socket,
+    lifeline_fd: int | None,
+    *,
+    url: str | None,
+    users_fd: int | None = None,
 ) -> None:
     listener.setblocking(False)
-    server = _Server(service, lifeline_fd, url)
+    server = _Server(service, lifeline_fd, url, users_fd)
     with asyncio.Runner() as runner:
         runner.run(server.serve(sockets=[listener]))
 
@@ -167,23 +175,35 @@ def _run(
 class _Server(uvicorn.Server):
     """uvicorn, ended by a signal or by the lifeline, with the sandboxes ended before it."""
 
-    def __init__(self, service: Service, lifeline_fd: int | None, url: str | None) -> None:
+    def __init__(
+        self, service: Service, lifeline_fd: int | None, url: str | None, users_fd: int | None
+    ) -> None:
         super().__init__(uvicorn_config(service.app))
         self._service = service
         self._lifeline_fd = lifeline_fd
         self._url = url
+        self._users_fd = users_fd
+        self._unused: asyncio.Task[None] | None = None
+
+    @property
+    def _is_child(self) -> bool:
+        return self._lifeline_fd is not None or self._users_fd is not None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Take signals through the loop; uvicorn's own way ends the process by the signal."""
         loop = asyncio.get_running_loop()
         # A child shares its parent's terminal: Ctrl-C there is for the parent to decide.
-        loop.add_signal_handler(signal.SIGINT, self._stop if self._lifeline_fd is None else _ignore)
+        loop.add_signal_handler(signal.SIGINT, _ignore if self._is_child else self._stop)
         loop.add_signal_handler(signal.SIGTERM, self._stop)
         if self._lifeline_fd is not None:
             os.set_blocking(self._lifeline_fd, False)
             loop.add_reader(self._lifeline_fd, self._read_lifeline, self._lifeline_fd)
         self._service.start()
+        if self._users_fd is not None:
+            unused = wait_until_unused(self._service.is_empty, self._users_fd)
+            self._unused = loop.create_task(unused)
+            self._unused.add_done_callback(lambda _: self._stop())
         if self._url is not None:  # whoever reads it may end us at once: the handlers stand
             print(self._url, flush=True)
         yield
@@ -209,6 +229,8 @@ class _Server(uvicorn.Server):
         """End the sandboxes first: that ends the streams which uvicorn would wait for."""
         for server in self.servers:
             server.close()
+        if self._unused is not None:
+            self._unused.cancel()
         await self._service.close()
         await super().shutdown(sockets)
 

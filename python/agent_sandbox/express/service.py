@@ -55,6 +55,10 @@ class Service:
             await self._disk.run(self._instance.sweep)
             await asyncio.sleep(_SWEEP_EVERY_S)
 
+    def is_empty(self) -> bool:
+        """Return whether there is no sandbox."""
+        return not any(True for _ in self._sandboxes)
+
     async def close(self) -> None:
         """End every sandbox, remove their directories, and give the state directory back."""
         await self._sandboxes.close()

@@ -6,7 +6,8 @@ import ipaddress
 from dataclasses import dataclass, field
 
 from agent_sandbox import SandboxClient
-from agent_sandbox.client.providers.local import Isolation, LocalProvider
+from agent_sandbox.client.providers.child import Isolation
+from agent_sandbox.client.providers.local import LocalProvider
 from agent_sandbox.client.settings import Settings
 from agent_sandbox.errors import ConfigError
 from agent_sandbox.limits import (

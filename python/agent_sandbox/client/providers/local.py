@@ -14,28 +14,19 @@ import select
 import socket
 import stat
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-import agent_sandbox
 from agent_sandbox.client._calls import Target
-from agent_sandbox.client.providers import Endpoint
+from agent_sandbox.client.providers import Endpoint, child
+from agent_sandbox.client.providers.child import Isolation, Options
 from agent_sandbox.errors import SandboxUnavailableError
 from agent_sandbox.limits import CLOSE_TIMEOUT_S
 
 _BACKLOG = 1024
 """Connections that may wait while the child starts: nobody polls for its readiness."""
-
-_START_S = 10.0
-"""Longest wait for the word of a child that starts; afterwards the first request waits for it."""
-
-_STARTED = b"started"
-_MAX_REASON_BYTES = 500
 
 _SETTLED_S = 60.0
 """A socket that was bound a moment ago may not be listening yet."""
@@ -43,51 +34,11 @@ _SETTLED_S = 60.0
 _MAX_SOCKET_PATH_BYTES = 100
 """`sun_path` holds 108."""
 
-_PASSED_ON = frozenset(
-    {
-        "AGENT_SANDBOX_GID",
-        "AGENT_SANDBOX_LOG_LEVEL",
-        "AGENT_SANDBOX_PURE_PYTHON",
-        "AGENT_SANDBOX_UID",
-        "HOME",
-        "LANG",
-        "LC_ALL",
-        "LC_CTYPE",
-        "LD_LIBRARY_PATH",
-        "PATH",
-        "PYTHONHOME",
-        "PYTHONPATH",
-        "TMPDIR",
-        "TZ",
-        "VIRTUAL_ENV",
-        "XDG_STATE_HOME",
-    }
-)
-"""All of our environment that the child sees: what finds programs, modules and directories."""
-
-
-Isolation = Literal["auto", "bubblewrap", "none"]
-"""What commands run in, as `agent-sandbox serve --isolation` explains."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How an embedded service runs; those with the same options share one child.
-
-    Attributes:
-        isolation: `auto`: isolate, or offer files alone where this machine cannot; `bubblewrap`:
-            refuse to start then; `none`: run commands without any isolation.
-        network: Whether sandboxes use this machine's network, services on its loopback included.
-    """
-
-    isolation: Isolation = "auto"
-    network: bool = False
-
 
 class _Service:
     """The child and everything that belongs to it; every method is thread-safe."""
 
-    def __init__(self, options: Options = Options()) -> None:
+    def __init__(self, options: Options) -> None:
         self._options = options
         # Held during a fork as well, which may happen in the thread that holds it.
         self._lock = threading.RLock()
@@ -114,6 +65,9 @@ class _Service:
                 return self._spawn()
             except OSError:
                 raise SandboxUnavailableError from None
+            except SandboxUnavailableError:
+                self._end_child()  # it is ending; who comes next must not take it for one that runs
+                raise
 
     def stop(self) -> None:
         """End the child and remove what belongs to it; does nothing where none runs."""
@@ -164,35 +118,19 @@ class _Service:
         # The same path for every child, so that the pools of older clients reach the new one.
         path.unlink(missing_ok=True)
         read_end, write_end = os.pipe()
-        told, tell = os.pipe()
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
                 listener.bind(str(path))
                 path.chmod(0o600)
                 listener.listen(_BACKLOG)
-                self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                    _command(listener.fileno(), read_end, tell, self._options),
-                    pass_fds=(listener.fileno(), read_end, tell),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=None if os.environ.get("AGENT_SANDBOX_DEBUG") else subprocess.DEVNULL,
-                    env=_environment(),
-                    cwd="/",
-                    start_new_session=True,  # a Ctrl-C in the terminal is ours to handle
-                )
-            # Our copy of the listener is closed here: when the child dies, a connect is refused
-            # instead of waiting in a queue that nobody reads.
+                self._child, report = child.launch(listener, self._options, lifeline_fd=read_end)
         except OSError:
             os.close(write_end)
-            os.close(told)
             raise
         finally:
             os.close(read_end)
-            os.close(tell)
         self._lifeline = write_end
-        with os.fdopen(told, "rb", buffering=0) as report:
-            if reason := _reason_not_to_run(report.fileno()):
-                raise SandboxUnavailableError(reason=f"The embedded service: {reason}")
+        child.require_started(report)
         return str(path)
 
     def _end_child(self) -> None:
@@ -236,54 +174,6 @@ def _ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
     return child.poll() is not None
 
 
-def _reason_not_to_run(report: int) -> str | None:
-    """Wait until a child has started, and return in its words why it did not."""
-    said = b""
-    until = time.monotonic() + _START_S
-    poll = select.poll()
-    poll.register(report, select.POLLIN)
-    while len(said) < _MAX_REASON_BYTES:
-        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
-            return None
-        piece = os.read(report, _MAX_REASON_BYTES)
-        if not piece:
-            break
-        said += piece
-    if said == _STARTED:
-        return None
-    return said.decode("ascii", "replace") or "it broke off at its start."
-
-
-def _command(listener: int, lifeline: int, report: int, options: Options) -> list[str]:
-    # -P: a file named like a module in the current directory is not imported.
-    return [
-        sys.executable,
-        "-P",
-        "-m",
-        "agent_sandbox.express",
-        "--fd",
-        str(listener),
-        "--lifeline-fd",
-        str(lifeline),
-        "--report-fd",
-        str(report),
-        "--isolation",
-        options.isolation,
-        *(["--allow-network"] if options.network else []),
-    ]
-
-
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name in _PASSED_ON}
-    # Where the package was found by another way than the installation or PYTHONPATH, say where.
-    root = str(Path(agent_sandbox.__file__).resolve().parent.parent)
-    if Path(root).name not in ("site-packages", "dist-packages"):
-        known = kept.get("PYTHONPATH", "").split(os.pathsep)
-        if root not in known:
-            kept["PYTHONPATH"] = os.pathsep.join([*filter(None, known), root])
-    return kept
-
-
 def _short_directory() -> Path:
     """Make a directory of mode 0700 whose sockets have a path that is short enough."""
     base = tempfile.gettempdir()
@@ -324,7 +214,7 @@ def _is_abandoned(directory: int) -> bool:
     return False
 
 
-_service = _Service()
+_service = _Service(Options())
 _services = {Options(): _service}
 _services_lock = threading.Lock()
 

@@ -25,6 +25,7 @@ from agent_sandbox.express.openat2 import require_openat2
 from agent_sandbox.express.privileges import drop_privileges, seal_imports, service_ids
 from agent_sandbox.express.service import Service
 from agent_sandbox.express.state import default_state_dir, open_state_dir
+from agent_sandbox.memory import keep_freed_memory
 
 _BACKLOG = 1_024
 _ACCEPTS = 16
@@ -139,6 +140,7 @@ def _prepared(
     if choose_kind(how.isolation) is not None:
         as_root = os.geteuid() == 0
         spawner = Spawner.launch(user=uid if as_root else None, group=gid if as_root else None)
+    keep_freed_memory()
     os.umask(0o022)
     _raise_descriptor_limit()
     preload.load()

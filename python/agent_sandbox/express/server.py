@@ -167,6 +167,7 @@ class _Server(uvicorn.Server):
         self._service = service
         self._lifeline_fd = lifeline_fd
         self._url = url
+        self._outliving: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -191,8 +192,10 @@ class _Server(uvicorn.Server):
     def _read_lifeline(self, fd: int) -> None:
         with contextlib.suppress(BlockingIOError):
             if not os.read(fd, 4_096):
-                asyncio.get_running_loop().remove_reader(fd)
-                self._stop()
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(fd)
+                self._outliving = loop.create_task(self._service.outlive())
+                self._outliving.add_done_callback(lambda _: self._stop())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen; the queue of the kernel may be longer than what is accepted in one go."""
@@ -204,6 +207,8 @@ class _Server(uvicorn.Server):
         """End the sandboxes first: that ends the streams which uvicorn would wait for."""
         for server in self.servers:
             server.close()
+        if self._outliving is not None:
+            self._outliving.cancel()
         await self._service.close()
         await super().shutdown(sockets)
 

@@ -55,6 +55,10 @@ class Service:
             await self._disk.run(self._instance.sweep)
             await asyncio.sleep(_SWEEP_EVERY_S)
 
+    async def outlive(self) -> None:
+        """Let the retained commands come to their end, and end everything else now."""
+        await self._sandboxes.outlive()
+
     async def close(self) -> None:
         """End every sandbox, remove their directories, and give the state directory back."""
         await self._sandboxes.close()

@@ -90,6 +90,17 @@ def _hash_rows(native: ModuleType) -> Iterator[Row]:
 
 
 def _capped_rows(native: ModuleType) -> Iterator[Row]:
+    small = [os.urandom(CHUNK), os.urandom(36_864)]  # 100 KiB, as a small file comes in
+
+    def bounded() -> bytes:
+        capped = native.CappedBytes(MIB)
+        for chunk in small:
+            capped.append(chunk)
+        whole: bytes = capped.finish()
+        return whole
+
+    ratio = interleaved(bounded, lambda: b"".join(list(small)), rounds=300, inner=20)
+    yield Row("CappedBytes, 100 KiB of at most 1 MiB: time", ratio, 1.5, "x list + join")
     for size, name in SIZES[2:]:
         chunks = [os.urandom(CHUNK) for _ in range(size // CHUNK)]
 

@@ -32,8 +32,9 @@ pub trait Store: Default {
 }
 
 /// What the first reserve is, where the limit allows it. Growing copies wherever the heap has no room
-/// behind the buffer, so it begins no smaller; pages that are reserved and not used take no memory.
-const FIRST_GUESS: usize = 1 << 20;
+/// behind the buffer, as in the gap that an earlier result of 1 MiB left, so it begins no smaller;
+/// pages that are reserved and not used take no memory.
+const FIRST_GUESS: usize = 2 << 20;
 
 /// While there are fewer bytes than this, nothing is guessed.
 const SMALL_BYTES: usize = 16 << 10;
@@ -75,22 +76,60 @@ impl<S: Store> Capped<S> {
     ///
     /// As `append`.
     pub fn reserve(&mut self, more: usize) -> Result<(), CoreError> {
+        let needed = self.admit(more)?;
+        let limit = self.limit;
+        let (store, _) = self.open()?;
+        let capacity = store.capacity();
+        if needed <= capacity {
+            return Ok(());
+        }
+        store.grow(next_capacity(limit, capacity, needed)).inspect_err(|&error| self.fail(error))
+    }
+
+    /// Instead of `append`: lets the store keep the chunk its own way, and hashes it.
+    ///
+    /// `keep` must not fail; a store that keeps chunks has no room (`capacity` 0) until it grows.
+    ///
+    /// # Errors
+    ///
+    /// As `append`.
+    pub fn append_kept(
+        &mut self,
+        chunk: &[u8],
+        keep: impl FnOnce(&mut S),
+    ) -> Result<(), CoreError> {
+        let end = self.admit(chunk.len())?;
         let (store, length) = self.open()?;
-        let (capacity, used) = (store.capacity(), *length);
+        keep(store);
+        *length = end;
+        if let Some(hash) = &mut self.hash {
+            hash.update(chunk);
+        }
+        Ok(())
+    }
+
+    /// Returns the store and how many bytes it holds, where `more` bytes would be taken.
+    #[must_use]
+    pub fn would_take(&self, more: usize) -> Option<(&S, usize)> {
+        match &self.state {
+            State::Open { store, length }
+                if more as u64 <= self.limit.saturating_sub(*length as u64) =>
+            {
+                Some((store, *length))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns how many bytes there will be with `more`, or ends with an error.
+    fn admit(&mut self, more: usize) -> Result<usize, CoreError> {
+        let used = *self.open()?.1;
         let result = if more as u64 > self.limit.saturating_sub(used as u64) {
             Err(CoreError::SizeLimit { limit: self.limit })
         } else {
-            let needed = used.checked_add(more).ok_or(CoreError::Memory)?;
-            if needed <= capacity {
-                return Ok(());
-            }
-            let wanted = next_capacity(self.limit, capacity, needed);
-            self.open()?.0.grow(wanted)
+            used.checked_add(more).ok_or(CoreError::Memory)
         };
-        if let Err(error) = result {
-            self.fail(error);
-        }
-        result
+        result.inspect_err(|&error| self.fail(error))
     }
 
     /// Ends an open accumulator with `error` and gives its memory back.

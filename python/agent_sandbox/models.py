@@ -40,6 +40,8 @@ from agent_sandbox.errors import (
     SizeLimitError,
     SlowReaderError,
     StorageFullError,
+    TaskNotFoundError,
+    TaskQuotaError,
     TextEncodingError,
     TransferError,
     TransferTimeoutError,
@@ -111,6 +113,8 @@ __all__ = [
     "SizeLimitError",
     "SlowReaderError",
     "StorageFullError",
+    "TaskNotFoundError",
+    "TaskQuotaError",
     "TextEncodingError",
     "TransferError",
     "TransferTimeoutError",
@@ -241,19 +245,23 @@ class FileEvent(_Value):
 
 
 class CommandInfo(_Value):
-    """One command that runs.
+    """One command.
 
     Attributes:
         pid: Its number in the sandbox.
         argv: Program and arguments.
         cwd: Where it was started; None for the home directory.
         tag: A name that its starter gave it, or None.
+        exit_code: Its status once it has ended, as in `CommandResult`; None while it runs.
+        retained: Whether it keeps its sandbox; known only where ended commands were asked for, too.
     """
 
     pid: int
     argv: tuple[str, ...]
     cwd: str | None = None
     tag: str | None = None
+    exit_code: int | None = None
+    retained: bool = False
 
 
 class CommandOutput(_Value):

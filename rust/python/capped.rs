@@ -91,6 +91,18 @@ impl CappedBytes {
             drop(guard); // an exception is made by Python code, which may come back here
             return Err(to_python(py, error));
         }
+        if let Ok(bytes) = chunk.cast_exact::<PyBytes>() {
+            let octets = bytes.as_bytes();
+            let taken = guard.would_take(octets.len());
+            if taken.is_some_and(|(store, held)| store.may_keep(held, octets)) {
+                let (capped, kept) = (&mut *guard, bytes.clone().unbind());
+                let result = detached(py, octets.len(), self.detach_bytes, || {
+                    capped.append_kept(octets, |store| store.keep(kept))
+                });
+                drop(guard);
+                return result.map_err(|error| to_python(py, error));
+            }
+        }
         let octets = Octets::new(chunk, "chunk")?;
         let result = guard.reserve(octets.len()).and_then(|()| {
             let bytes = octets.snapshot().inspect_err(|&error| guard.fail(error))?;

@@ -147,3 +147,62 @@ impl Store for Limited {
         Ok((self.0.finish(length)?, self.1))
     }
 }
+
+/// Memory that keeps chunks of one byte apart until it must grow.
+#[derive(Default)]
+struct Keeping {
+    kept: Vec<u8>,
+    memory: Memory,
+}
+
+impl Store for Keeping {
+    type Output = Memory;
+
+    fn capacity(&self) -> usize {
+        self.memory.len()
+    }
+
+    fn grow(&mut self, capacity: usize) -> Result<(), CoreError> {
+        self.memory.grow(capacity)?;
+        for (place, byte) in self.memory.iter_mut().zip(core::mem::take(&mut self.kept)) {
+            place.write(byte);
+        }
+        Ok(())
+    }
+
+    fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        &mut self.memory
+    }
+
+    fn finish(mut self, length: usize) -> Result<Memory, CoreError> {
+        if self.memory.is_empty() {
+            self.grow(length)?;
+        }
+        self.memory.finish(length)
+    }
+}
+
+#[test]
+fn kept_chunks_count_and_come_out_before_those_that_were_copied() {
+    let whole = message(64);
+    for kept in 0..=64 {
+        let mut capped = Capped::<Keeping>::new(64, true);
+        for byte in &whole[..kept] {
+            assert!(capped.would_take(64 - kept).is_some());
+            capped.append_kept(&[*byte], |store| store.kept.push(*byte)).unwrap();
+        }
+        assert_eq!(capped.len(), Ok(kept));
+        if kept < 64 {
+            capped.append(&whole[kept..]).unwrap();
+        }
+        assert!(capped.would_take(0).is_some());
+        assert!(capped.would_take(1).is_none());
+        assert_eq!(support::read(&capped.finish().unwrap()), whole);
+        let mut hash = Sha256::default();
+        hash.update(&whole);
+        assert_eq!(capped.hexdigest().unwrap(), to_hex(&hash.digest()));
+    }
+    let mut capped = Capped::<Keeping>::new(1, false);
+    assert_eq!(capped.append_kept(b"ab", |_| unreachable!()), Err(over(1)));
+    assert_eq!(capped.append(b""), Err(over(1)));
+}

@@ -4,6 +4,7 @@ import gc
 import hashlib
 import itertools
 import os
+import random
 import subprocess
 import sys
 import tracemalloc
@@ -13,6 +14,10 @@ from typing import Any
 import pytest
 
 from agent_sandbox.errors import SizeLimitError
+
+
+class Bytes(bytes):
+    """A subclass, which is never handed out."""
 
 
 def refuses(work: Any, limit: int) -> None:
@@ -114,6 +119,38 @@ def test_any_size_in_any_steps_comes_back(core: ModuleType, size: int, step: int
         result = capped.finish()
         assert result == whole
         assert hash(result) == hash(whole)
+
+
+@pytest.mark.parametrize("sha256", [False, True])
+@pytest.mark.parametrize(
+    "kinds", [(bytes,), (bytes, bytearray), (bytearray, bytes), (Bytes, bytes)]
+)
+@pytest.mark.parametrize("step", [1, 30_000, 65_536, 300_000])
+def test_whatever_is_kept_or_copied_comes_back_in_order(
+    core: ModuleType, kinds: tuple[type[bytes | bytearray], ...], step: int, *, sha256: bool
+) -> None:
+    size = min(20 * step, 700_000)
+    whole = random.Random(step).randbytes(size)  # noqa: S311 - no secret
+    for limit in (size, 2**64 - 1):
+        capped = core.CappedBytes(limit, sha256=sha256)
+        for number, start in enumerate(range(0, size, step)):
+            capped.append(kinds[number % len(kinds)](whole[start : start + step]))
+            assert len(capped) == min(start + step, size)
+        if sha256:
+            assert capped.hexdigest() == hashlib.sha256(whole).hexdigest()
+        result = capped.finish()
+        assert type(result) is bytes
+        assert result == whole
+    capped = core.CappedBytes(size - 1, sha256=sha256)
+    chunks = [whole[start : start + step] for start in range(0, size, step)]
+    refuses(lambda: feed(capped, chunks), size - 1)
+
+
+def test_what_came_as_one_chunk_is_handed_out_as_plain_bytes(core: ModuleType) -> None:
+    capped = core.CappedBytes(10)
+    capped.append(Bytes(b"abc"))
+    result = capped.finish()
+    assert (type(result), result) == (bytes, b"abc")
 
 
 @pytest.mark.parametrize("size", [1 << 20, 16 << 20])

@@ -353,7 +353,7 @@ async def test_a_broken_control_plane_is_an_unavailable_service(
 async def test_bytes_are_neither_copied_nor_cut_on_their_way_to_the_socket() -> None:
     data = bytes(1_048_576)
     assert [chunk is data for chunk in Content(data).for_blocking()] == [True]
-    assert [chunk is data async for chunk in await Content(data).for_async()] == [True]
+    assert [chunk is data async for chunk in Content(data).for_async()] == [True]
     writer = h11.Connection(h11.CLIENT)
     writer.send(
         h11.Request(

@@ -95,7 +95,7 @@ def _program(name: str) -> str:
 
 
 @contextlib.contextmanager
-def postgres() -> Iterator[str]:
+def postgres(*, fsync: bool = False) -> Iterator[str]:
     """Run a PostgreSQL of its own on a loopback port; yield the DSN of an empty database."""
     who = plain_user()
     port = free_port()
@@ -106,7 +106,14 @@ def postgres() -> Iterator[str]:
             [_program("initdb"), "-D", root / "data", "-U", "test", "-A", "trust", "--no-sync"],
             check=True, stdout=subprocess.DEVNULL, cwd=root, timeout=120, **who,
         )  # fmt: skip
-        options = ["-c", "listen_addresses=127.0.0.1", "-c", f"port={port}", "-c", "fsync=off"]
+        options = [
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            f"port={port}",
+            "-c",
+            f"fsync={'on' if fsync else 'off'}",
+        ]
         options += ["-c", f"unix_socket_directories={root}", "-c", "max_connections=100"]
         with (root / "log").open("wb") as log:
             process = subprocess.Popen(

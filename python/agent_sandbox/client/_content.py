@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
 from functools import partial
@@ -12,7 +11,6 @@ import anyio.to_thread
 
 from agent_sandbox.bytestream import Sha256
 from agent_sandbox.errors import TextEncodingError
-from agent_sandbox.wire import headers
 
 READ_BYTES = 262_144
 """Bytes that are read from a local file at once."""
@@ -44,7 +42,6 @@ class Content:
         bytes_sent: Count so far.
         exhausted: Whether the HTTP client has taken everything and asked for more. One whose
             connection breaks asks no more, though it may go on to read an answer.
-        headers: What is known of the body before it is sent.
         failure: What the caller's own source raised; it is the caller's error, not the wire's.
     """
 
@@ -61,7 +58,6 @@ class Content:
         self._sha256 = Sha256()
         self.bytes_sent = 0
         self.exhausted = False
-        self.headers: Mapping[str, str] = {}
         self.failure: BaseException | None = None
 
     def hexdigest(self) -> str:
@@ -76,7 +72,6 @@ class Content:
         """
         source = self._source
         if isinstance(source, bytes):
-            self._know(source)
             return _Whole(self, source)
         if isinstance(source, ReadableFile):
             return self._watched(_file_chunks(source))
@@ -84,25 +79,21 @@ class Content:
             return self._watched(map(checked, source))
         raise TypeError("an async iterator needs the async client")
 
-    async def for_async(self) -> AsyncIterable[bytes]:
+    def for_async(self) -> AsyncIterable[bytes]:
         """Return the body for an async client; files are read in worker threads."""
         source = self._source
-        if not isinstance(source, bytes):
-            return self._awaited(source)
-        if len(source) > HASH_INLINE_BYTES:
-            await anyio.to_thread.run_sync(self._know, source)
-        else:
-            self._know(source)
-        return _AsyncWhole(self, source)
+        return _AsyncWhole(self, source) if isinstance(source, bytes) else self._awaited(source)
 
-    def _know(self, data: bytes) -> None:
-        self._seen(data)
-        digest = base64.b64encode(self._sha256.digest()).decode()
-        self.headers = {
-            "content-length": str(len(data)),
-            # Express verifies it before the file is put in its place; others do not look at it.
-            headers.REPR_DIGEST: f"sha-256=:{digest}:",
-        }
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What is known of the body before it is sent."""
+        source = self._source
+        return {"content-length": str(len(source))} if isinstance(source, bytes) else {}
+
+    def know_whole(self, data: bytes) -> None:
+        """Count and hash bytes that are the whole body, however often they are sent."""
+        if not self.bytes_sent:
+            self._seen(data)
 
     def _seen(self, chunk: Octets | str) -> bytes:
         if isinstance(chunk, str):
@@ -149,7 +140,11 @@ class Content:
 
 
 class _Whole(Iterable[bytes]):
-    """Bytes as a body that notes its end; it can be sent again, as an HTTP client's login does."""
+    """Bytes as a body; they can be sent again, as an HTTP client's login does.
+
+    They are hashed when the client asks for more: what it was given is then with the kernel or
+    with the peer, which work on it meanwhile.
+    """
 
     def __init__(self, content: Content, data: bytes) -> None:
         self._content, self._data = content, data
@@ -158,6 +153,7 @@ class _Whole(Iterable[bytes]):
         self._content.exhausted = False
         if self._data:
             yield self._data
+            self._content.know_whole(self._data)
         self._content.exhausted = True
 
 
@@ -165,11 +161,17 @@ class _AsyncWhole(AsyncIterable[bytes]):
     """The async twin of `_Whole`."""
 
     def __init__(self, content: Content, data: bytes) -> None:
-        self._whole = _Whole(content, data)
+        self._content, self._data = content, data
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in self._whole:
-            yield chunk
+        self._content.exhausted = False
+        if self._data:
+            yield self._data
+            if len(self._data) > HASH_INLINE_BYTES:
+                await anyio.to_thread.run_sync(self._content.know_whole, self._data)
+            else:
+                self._content.know_whole(self._data)
+        self._content.exhausted = True
 
 
 def utf8(text: str) -> bytes:

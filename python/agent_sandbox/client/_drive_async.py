@@ -92,7 +92,7 @@ class AsyncDriver:
             raise SandboxUnavailableError  # a forked child must not talk on its parent's sockets
         content: Any = call.content
         if isinstance(content, Content):
-            content = await content.for_async()
+            content = content.for_async()
         timeout = WITHOUT_DEADLINE if call.deadline_s is None else NO_TIMEOUTS
         try:
             request = self._http.build_request(

@@ -10,8 +10,8 @@ from agent_sandbox.client._calls import Target
 from agent_sandbox.client._drive_blocking import BlockingDriver
 from agent_sandbox.client._streams import Stream
 from agent_sandbox.client.operations import commands
-from agent_sandbox.client.operations.commands import COMMAND_TIMEOUT_S, Argv, Event
-from agent_sandbox.errors import CommandTimeoutError, TransferError
+from agent_sandbox.client.operations.commands import COMMAND_TIMEOUT_S, Argv, Event, Which
+from agent_sandbox.errors import CommandTimeoutError, TransferError, UnsupportedError
 from agent_sandbox.models import CommandInfo, CommandOutput, CommandResult
 
 T = TypeVar("T")
@@ -63,25 +63,38 @@ class Commands:
         terminal: tuple[int, int] | None = None,
         timeout_s: float | None = None,
         tag: str | None = None,
+        retain_s: int | None = None,
     ) -> Command:
         """Blocking twin of `Commands.start`."""
-        call = commands.start(command, cwd, env, timeout_s, stdin=stdin, terminal=terminal, tag=tag)
+        call = commands.start(
+            command,
+            cwd,
+            env,
+            timeout_s,
+            stdin=stdin,
+            terminal=terminal,
+            tag=tag,
+            retain_s=retain_s,
+        )
         with Stream(self._driver, call, self._target) as events:
             decoder = events.decoder
             if not isinstance(decoder, commands.Events) or not decoder.started:
                 raise TransferError
             pid = decoder.pid
+        if retain_s is not None and not decoder.retained:
+            self.kill(pid)
+            raise UnsupportedError
         return Command(self, pid, terminal=terminal is not None)
 
-    def list(self) -> builtins.list[CommandInfo]:
+    def list(self, *, ended: bool = False) -> builtins.list[CommandInfo]:
         """Blocking twin of `Commands.list`."""
-        return self._driver.run(commands.list_all(), self._target)
+        return self._driver.run(commands.list_all(ended=ended), self._target)
 
-    def attach(self, pid: int) -> Stream[Event]:
+    def attach(self, pid: Which) -> Stream[Event]:
         """Blocking twin of `Commands.attach`."""
         return Stream(self._driver, commands.attach(pid, live=True), self._target)
 
-    def wait(self, pid: int, *, check: bool = False) -> CommandResult:
+    def wait(self, pid: Which, *, check: bool = False) -> CommandResult:
         """Blocking twin of `Commands.wait`."""
         collector = commands.Collector(check=check)
         call = commands.attach(pid, live=False)
@@ -93,7 +106,7 @@ class Commands:
             raise collector.late(error) from None
         return collector.ended()
 
-    def output(self, pid: int) -> CommandResult:
+    def output(self, pid: Which) -> CommandResult:
         """Blocking twin of `Commands.output`."""
         collector = commands.Collector()
         with Stream(self._driver, commands.look(pid), self._target) as events:
@@ -113,7 +126,7 @@ class Commands:
         """Blocking twin of `Commands.resize`."""
         self._driver.run(commands.resize(pid, rows, columns), self._target)
 
-    def kill(self, pid: int, *, gently: bool = False) -> bool:
+    def kill(self, pid: Which, *, gently: bool = False) -> bool:
         """Blocking twin of `Commands.kill`."""
         return self._driver.run(commands.kill(pid, gently=gently), self._target)
 

@@ -85,7 +85,7 @@ class SandboxClient:
 
     def connect(self, sandbox_id: str, *, ttl_seconds: int | None = None) -> Sandbox:
         """Blocking twin of `SandboxClient.connect`."""
-        found = self._run(sandboxes.connect(sandbox_id, ttl_seconds))
+        found = self._run(sandboxes.connect(sandbox_id, ttl_seconds, claim=True))
         return self._sandbox(found, created=False)
 
     def list(self) -> builtins.list[SandboxInfo]:
@@ -103,6 +103,10 @@ class SandboxClient:
     def kill(self, sandbox_id: str) -> bool:
         """Blocking twin of `SandboxClient.kill`."""
         return self._run(sandboxes.kill(sandbox_id))
+
+    def release(self, sandbox_id: str) -> bool:
+        """Blocking twin of `SandboxClient.release`."""
+        return self._run(sandboxes.kill(sandbox_id, unless_retained=True))
 
     def _run(self, operation: Operation[T]) -> T:
         driver, endpoint = self._reach()

@@ -11,8 +11,8 @@ from agent_sandbox.client._calls import Target
 from agent_sandbox.client._drive_async import AsyncDriver
 from agent_sandbox.client._streams import AsyncStream
 from agent_sandbox.client.operations import commands
-from agent_sandbox.client.operations.commands import COMMAND_TIMEOUT_S, Argv, Event
-from agent_sandbox.errors import CommandTimeoutError, TransferError
+from agent_sandbox.client.operations.commands import COMMAND_TIMEOUT_S, Argv, Event, Which
+from agent_sandbox.errors import CommandTimeoutError, TransferError, UnsupportedError
 from agent_sandbox.models import CommandInfo, CommandOutput, CommandResult
 
 T = TypeVar("T")
@@ -87,6 +87,7 @@ class Commands:
         terminal: tuple[int, int] | None = None,
         timeout_s: float | None = None,
         tag: str | None = None,
+        retain_s: int | None = None,
     ) -> Command:
         """Start a command in the background and return a handle on it.
 
@@ -99,24 +100,46 @@ class Commands:
             stdin: Whether it gets an input to write to; else that is empty.
             terminal: Rows and columns of a terminal in place of its three streams.
             timeout_s: Seconds after which it is killed; None is no bound.
-            tag: A name that `list` shows.
+            tag: A name that `list` shows, and that finds it in place of its number.
+            retain_s: Keep the sandbox for it: that lives at least so many seconds more (1 to
+                86,400), and until the command ends its release does not end it, nor does the end
+                of the program whose embedded service it is in. None keeps nothing.
 
         Raises:
             FileMissingError: E4001: there is no such program, or no such directory `cwd`.
+            UnsupportedError: E5006: also where `retain_s` is nothing that the service knows; then
+                the command was killed.
         """
-        call = commands.start(command, cwd, env, timeout_s, stdin=stdin, terminal=terminal, tag=tag)
+        call = commands.start(
+            command,
+            cwd,
+            env,
+            timeout_s,
+            stdin=stdin,
+            terminal=terminal,
+            tag=tag,
+            retain_s=retain_s,
+        )
         async with AsyncStream(self._driver, call, self._target) as events:
             decoder = events.decoder
             if not isinstance(decoder, commands.Events) or not decoder.started:
                 raise TransferError
             pid = decoder.pid
+        if retain_s is not None and not decoder.retained:
+            await self.kill(pid)
+            raise UnsupportedError
         return Command(self, pid, terminal=terminal is not None)
 
-    async def list(self) -> builtins.list[CommandInfo]:
-        """Return the commands that run."""
-        return await self._driver.run(commands.list_all(), self._target)
+    async def list(self, *, ended: bool = False) -> builtins.list[CommandInfo]:
+        """Return the commands that run.
 
-    def attach(self, pid: int) -> AsyncStream[Event]:
+        Args:
+            ended: Also those that have ended not long ago: the last 16, and the last 16 that have
+                a tag. Services other than Express list none of these.
+        """
+        return await self._driver.run(commands.list_all(ended=ended), self._target)
+
+    def attach(self, pid: Which) -> AsyncStream[Event]:
         """Return an iterator over a command's output, and at its end over its status.
 
         It begins with what the service still holds: the first and the last 128 KiB of each stream.
@@ -128,7 +151,7 @@ class Commands:
         """
         return AsyncStream(self._driver, commands.attach(pid, live=True), self._target)
 
-    async def wait(self, pid: int, *, check: bool = False) -> CommandResult:
+    async def wait(self, pid: Which, *, check: bool = False) -> CommandResult:
         """Wait for the end of a command and return its result, as `run` does.
 
         Raises:
@@ -146,7 +169,7 @@ class Commands:
             raise collector.late(error) from None
         return collector.ended()
 
-    async def output(self, pid: int) -> CommandResult:
+    async def output(self, pid: Which) -> CommandResult:
         """Return what the service holds of a command's output now; the status is None if it runs.
 
         Raises:
@@ -186,11 +209,11 @@ class Commands:
         """
         await self._driver.run(commands.resize(pid, rows, columns), self._target)
 
-    async def kill(self, pid: int, *, gently: bool = False) -> bool:
+    async def kill(self, pid: Which, *, gently: bool = False) -> bool:
         """Kill a command with its process group and descendants; False where it was gone.
 
         Args:
-            pid: Its number.
+            pid: Its number, or its tag.
             gently: Send SIGTERM to its process group instead.
         """
         return await self._driver.run(commands.kill(pid, gently=gently), self._target)

@@ -111,10 +111,12 @@ class SandboxClient:
     async def connect(self, sandbox_id: str, *, ttl_seconds: int | None = None) -> Sandbox:
         """Find a sandbox, and let it live at least `ttl_seconds` (300) more; never shortens.
 
+        A sandbox that was released is then no longer ended by the end of its retained commands.
+
         Raises:
             SandboxNotFoundError: E5001: it never existed, has ended, or is not yours.
         """
-        found = await self._run(sandboxes.connect(sandbox_id, ttl_seconds))
+        found = await self._run(sandboxes.connect(sandbox_id, ttl_seconds, claim=True))
         return await self._sandbox(found, created=False)
 
     async def list(self) -> builtins.list[SandboxInfo]:
@@ -141,6 +143,13 @@ class SandboxClient:
     async def kill(self, sandbox_id: str) -> bool:
         """End a sandbox; returns False where it was gone."""
         return await self._run(sandboxes.kill(sandbox_id))
+
+    async def release(self, sandbox_id: str) -> bool:
+        """End a sandbox now or, where a retained command runs in it, at the end of that one.
+
+        Returns False where it was gone. A service other than Express ends it now.
+        """
+        return await self._run(sandboxes.kill(sandbox_id, unless_retained=True))
 
     async def _run(self, operation: Operation[T]) -> T:
         driver, endpoint = await self._reach()

@@ -32,7 +32,9 @@
     │   ├── CommandTimeoutError             E5008   .result
     │   ├── CommandFailedError              E5009   .result
     │   ├── SlowReaderError                 E5010
-    │   └── InputClosedError (InvalidInput) E5011
+    │   ├── InputClosedError (InvalidInput) E5011
+    │   ├── TaskNotFoundError               E5012
+    │   └── TaskQuotaError                  E5013
     ├── ConfigError                         E6000
     └── UploadError                         E7000
         ├── UploadNotReadyError             E7001   .state
@@ -112,6 +114,8 @@ from agent_sandbox.errors.sandboxes import (
     SandboxTimeoutError,
     SandboxUnavailableError,
     SlowReaderError,
+    TaskNotFoundError,
+    TaskQuotaError,
     UnsupportedError,
 )
 from agent_sandbox.errors.uploads import (
@@ -180,6 +184,8 @@ __all__ = [
     "SizeLimitError",
     "SlowReaderError",
     "StorageFullError",
+    "TaskNotFoundError",
+    "TaskQuotaError",
     "TextEncodingError",
     "TransferError",
     "TransferTimeoutError",

@@ -146,6 +146,27 @@ class InputClosedError(
     """There is nobody who would read the input."""
 
 
+class TaskNotFoundError(
+    SandboxError,
+    code="E5012",
+    category="not_found",
+    http=404,
+    text="There is no such task: it never ran, ended with its sandbox, or is not yours.",
+):
+    """No background task has this id, for this caller; all reasons look the same."""
+
+
+class TaskQuotaError(
+    SandboxError,
+    code="E5013",
+    category="permission_denied",
+    http=429,
+    text="Too many retained tasks run already: stop one, or start this one without retain.",
+    retry=True,
+):
+    """One principal may keep only so many tasks past their sessions."""
+
+
 class ConfigError(
     AgentSandboxError,
     code="E6000",

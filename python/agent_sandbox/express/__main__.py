@@ -1,8 +1,9 @@
 """Express as a child process: `python -m agent_sandbox.express --fd N --lifeline-fd M`.
 
 The parent passes a listening unix socket and the reading end of a pipe that it keeps open. The
-service ends, and its sandboxes with it, when the other end of that pipe is closed. With
-`--users-fd` in its place it ends when it has no sandbox and no user.
+service ends, and its sandboxes with it, when the other end of that pipe is closed; those with a
+retained command live on until that has ended, and the service with them. With
+`--users-fd` in place of the pipe it ends when it has no sandbox and no user.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from agent_sandbox.errors import ArgumentError, SandboxNotFoundError, UnsupportedError
 from agent_sandbox.express.engine import Engine
-from agent_sandbox.express.requests import KeyRing, body, query
+from agent_sandbox.express.requests import KeyRing, body, header, query
 from agent_sandbox.express.sandboxes import Sandbox, Sandboxes, checked_ttl
 from agent_sandbox.wire import e2b, headers
 
@@ -91,6 +91,8 @@ class ControlPlane:
         sandbox = self._own(request)
         wanted = read_message(await body(request) or b"{}", e2b.ConnectSandbox)
         self._sandboxes.set_ttl(sandbox, checked_ttl(wanted.timeout), shorten=False)
+        if header(request, headers.CLAIM) == b"1":
+            sandbox.released = False
         return json_answer(_with_token(sandbox).to_json())
 
     async def list(self, request: Request) -> Response:
@@ -124,8 +126,12 @@ class ControlPlane:
         raise UnsupportedError
 
     async def kill(self, request: Request) -> Response:
-        """End a sandbox and remove what it held."""
-        await self._sandboxes.kill(self._own(request, ending=True))
+        """End a sandbox and remove what it held; see `headers.UNLESS_RETAINED`."""
+        sandbox = self._own(request, ending=True)
+        if header(request, headers.UNLESS_RETAINED) == b"1":
+            await self._sandboxes.release(sandbox)
+        else:
+            await self._sandboxes.kill(sandbox)
         return Response(status_code=204)
 
     async def metrics(self, request: Request) -> Response:

@@ -10,7 +10,8 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from types import TracebackType
 
 from agent_sandbox.errors import (
@@ -71,6 +72,7 @@ class Sandbox:
         disk_slots: Its share of the disk's threads.
         long_answers: How many answers of any size may be under way.
         ending: The task that ends it, once that has begun.
+        released: Nobody wants it any more but the retained commands that run in it.
     """
 
     def __init__(
@@ -83,11 +85,13 @@ class Sandbox:
         metadata: dict[str, str],
         variables: dict[str, str],
         owner: bytes,
+        on_command_end: Callable[[Sandbox], None],
     ) -> None:
         self.sandbox_id = sandbox_id
         self.tree = tree
         self.running = running
-        self._commands = None if running is None else Commands(running, variables)
+        told = partial(on_command_end, self)
+        self._commands = None if running is None else Commands(running, variables, told)
         self.template = template
         self.metadata = metadata
         self.owner = owner
@@ -101,6 +105,7 @@ class Sandbox:
         self.disk_slots = asyncio.Semaphore(DISK_SLOTS)
         self.long_answers = asyncio.Semaphore(LONG_ANSWERS)
         self.ended = False
+        self.released = False
         self.ending: asyncio.Task[None] | None = None
         self.unused = asyncio.Event()
         self.unused.set()
@@ -116,6 +121,11 @@ class Sandbox:
         if self._commands is None:
             raise UnsupportedError
         return self._commands
+
+    @property
+    def retained(self) -> bool:
+        """Whether a retained command runs in it."""
+        return self._commands is not None and self._commands.retained
 
     async def stop(self) -> None:
         """End its commands and give up its files; the directory stays."""
@@ -219,6 +229,7 @@ class Sandboxes:
         self._living: dict[str, Sandbox] = {}
         self._endings: dict[asyncio.Task[None], Sandbox] = {}
         self._closing = False
+        self._alone = asyncio.Event()
 
     def __iter__(self) -> Iterator[Sandbox]:
         return iter(tuple(self._living.values()))
@@ -273,6 +284,7 @@ class Sandboxes:
             metadata=metadata,
             variables=variables,
             owner=owner,
+            on_command_end=self._command_ended,
         )
         self._living[sandbox.sandbox_id] = sandbox
         self.set_ttl(sandbox, ttl_seconds)
@@ -308,6 +320,10 @@ class Sandboxes:
         sandbox.end_at = time.time() + ttl_seconds
         sandbox.timer = loop.call_later(ttl_seconds, self._expire, sandbox)
 
+    def _command_ended(self, sandbox: Sandbox) -> None:
+        if sandbox.released and not sandbox.retained:
+            self._expire(sandbox)
+
     def _expire(self, sandbox: Sandbox) -> None:
         self._begin_end(sandbox, interrupt_holders=False)
 
@@ -318,6 +334,24 @@ class Sandboxes:
         Waits a few seconds for that; what takes longer goes on by itself.
         """
         await asyncio.wait([self._begin_end(sandbox, interrupt_holders=True)], timeout=_END_WAIT_S)
+
+    async def release(self, sandbox: Sandbox) -> None:
+        """End a sandbox as `kill` does; where a retained command runs in it, at that one's end."""
+        if sandbox.retained:
+            sandbox.released = True
+        else:
+            await self.kill(sandbox)
+
+    async def outlive(self) -> None:
+        """Release all sandboxes, make no more, and wait until only ended ones are left."""
+        self._closing = True
+        for sandbox in self:
+            sandbox.released = True
+            if not sandbox.retained:
+                self._begin_end(sandbox, interrupt_holders=True)
+        while self._living:
+            self._alone.clear()
+            await self._alone.wait()
 
     async def close(self) -> None:
         """End all sandboxes, wait until their directories are gone, and make no more."""
@@ -336,6 +370,8 @@ class Sandboxes:
             return sandbox.ending
         sandbox.ended = True
         self._living.pop(sandbox.sandbox_id, None)
+        if not self._living:
+            self._alone.set()
         if sandbox.timer:
             sandbox.timer.cancel()
         for watch in sandbox.watches.values():

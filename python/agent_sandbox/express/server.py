@@ -26,6 +26,7 @@ from agent_sandbox.express.privileges import drop_privileges, seal_imports, serv
 from agent_sandbox.express.service import Service
 from agent_sandbox.express.state import default_state_dir, open_state_dir
 from agent_sandbox.express.unused import wait_until_unused
+from agent_sandbox.memory import keep_freed_memory
 
 _BACKLOG = 1_024
 _ACCEPTS = 16
@@ -149,6 +150,7 @@ def _prepared(
     if choose_kind(how.isolation) is not None:
         as_root = os.geteuid() == 0
         spawner = Spawner.launch(user=uid if as_root else None, group=gid if as_root else None)
+    keep_freed_memory()
     os.umask(0o022)
     _raise_descriptor_limit()
     preload.load()
@@ -183,6 +185,7 @@ class _Server(uvicorn.Server):
         self._lifeline_fd = lifeline_fd
         self._url = url
         self._users_fd = users_fd
+        self._outliving: asyncio.Task[None] | None = None
         self._unused: asyncio.Task[None] | None = None
 
     @property
@@ -216,8 +219,10 @@ class _Server(uvicorn.Server):
     def _read_lifeline(self, fd: int) -> None:
         with contextlib.suppress(BlockingIOError):
             if not os.read(fd, 4_096):
-                asyncio.get_running_loop().remove_reader(fd)
-                self._stop()
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(fd)
+                self._outliving = loop.create_task(self._service.outlive())
+                self._outliving.add_done_callback(lambda _: self._stop())
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen; the queue of the kernel may be longer than what is accepted in one go."""
@@ -229,8 +234,9 @@ class _Server(uvicorn.Server):
         """End the sandboxes first: that ends the streams which uvicorn would wait for."""
         for server in self.servers:
             server.close()
-        if self._unused is not None:
-            self._unused.cancel()
+        for waiting in (self._outliving, self._unused):
+            if waiting is not None:
+                waiting.cancel()
         await self._service.close()
         await super().shutdown(sockets)
 

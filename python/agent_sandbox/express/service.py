@@ -59,6 +59,10 @@ class Service:
         """Return whether there is no sandbox."""
         return not any(True for _ in self._sandboxes)
 
+    async def outlive(self) -> None:
+        """Let the retained commands come to their end, and end everything else now."""
+        await self._sandboxes.outlive()
+
     async def close(self) -> None:
         """End every sandbox, remove their directories, and give the state directory back."""
         await self._sandboxes.close()

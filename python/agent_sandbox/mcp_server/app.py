@@ -23,12 +23,12 @@ from agent_sandbox.mcp_server.logs import (
     log_to_stderr,
     redact_libraries,
 )
-from agent_sandbox.mcp_server.memory import keep_freed_memory
 from agent_sandbox.mcp_server.ownership import Registry
 from agent_sandbox.mcp_server.reach import warn_if_unreachable
 from agent_sandbox.mcp_server.server import build_server
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.stdio import Wire, diverted_stdio, serve_stdio
+from agent_sandbox.memory import keep_freed_memory
 
 STDIO_CLEANUP_S = 0.8
 """Time for destroying sandboxes after the client has gone."""

@@ -40,7 +40,9 @@ def declared(
 
 
 def _check_name(config: UploadsConfig, name: str) -> None:
-    if any(unicodedata.category(symbol) in _CONTROLS for symbol in name[:MAX_COMPONENT_BYTES]):
+    start = name[:MAX_COMPONENT_BYTES]
+    # What is printable holds none of them; the other way round it is not so.
+    if not start.isprintable() and any(unicodedata.category(c) in _CONTROLS for c in start):
         raise UploadNameError
     if not 0 < len(name) <= MAX_COMPONENT_BYTES or len(name.encode()) > MAX_COMPONENT_BYTES:
         raise UploadNameError

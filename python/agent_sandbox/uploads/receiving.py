@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterable
 
 import anyio
+from anyio.to_thread import run_sync
 
 from agent_sandbox.bytestream import Sha256
 from agent_sandbox.errors import (
@@ -34,6 +34,10 @@ GATHERED_BYTES = 24 << 20
 
 _BATCH_BYTES = (64 << 10, 1 << 20)
 """Smallest and largest batch of one body."""
+
+_APART_BYTES = 512 << 10
+"""From this size on a batch is hashed in one thread and written in another. Smaller ones come
+where many bodies share the cores, and there a second trip to a thread only costs."""
 
 _SETTLE_TRIES = 3
 
@@ -81,12 +85,27 @@ async def _pump(
     batch: list[bytes] = []
     under_way: asyncio.Task[None] | None = None
 
-    def store(parts: list[bytes]) -> Coroutine[Any, Any, None]:
-        def hashing() -> None:
-            for part in parts:
-                digest.update(part)
+    def hashing(parts: list[bytes]) -> None:
+        for part in parts:
+            digest.update(part)
 
-        return writer.write(parts, hashing if hashed else None)
+    async def store(parts: list[bytes], size: int) -> None:
+        if not hashed:
+            await writer.write(parts)
+        elif size < _APART_BYTES:
+            await writer.write(parts, lambda: hashing(parts))
+        else:
+            apart = asyncio.create_task(run_sync(hashing, parts))
+            try:
+                await writer.write(parts)
+            finally:
+                await asyncio.wait([apart])
+            apart.result()
+
+    async def stored() -> None:
+        if under_way is not None:
+            await asyncio.wait([under_way])  # unlike await, cancels nothing
+            under_way.result()
 
     try:
         with core.receiving.entered() as active:
@@ -100,16 +119,13 @@ async def _pump(
                 gathered += len(chunk)
                 least, most = _BATCH_BYTES
                 if gathered >= min(most, max(least, GATHERED_BYTES // (2 * active.count))):
-                    if under_way is not None:
-                        await asyncio.wait([under_way])  # unlike await, cancels nothing
-                        under_way.result()
-                    under_way = asyncio.create_task(store(batch))
+                    await stored()
+                    under_way = asyncio.create_task(store(batch, gathered))
                     batch, gathered = [], 0
-            if under_way is not None:
-                await asyncio.wait([under_way])
-                under_way.result()
+            await stored()
             if batch:
-                await store(batch)
+                under_way = asyncio.create_task(store(batch, gathered))
+                await stored()
     finally:
         if under_way is not None:
             # A thread cannot be stopped; the file must not be dropped under its hands.

@@ -49,6 +49,20 @@ OUTPUT_LIMIT = "agent-sandbox-output-limit"
 """On Start and Connect: instead of the output as it comes, send the first and the last part of
 each stream at the end, at most so many bytes together."""
 
+RETAIN = "agent-sandbox-retain"
+"""On Start: seconds that the sandbox then lives at least. As long as the command runs, a release
+does not end the sandbox; see `UNLESS_RETAINED`."""
+
+UNLESS_RETAINED = "agent-sandbox-unless-retained"
+"""On the end of a sandbox: `1` lets it live until the last retained command in it has ended."""
+
+CLAIM = "agent-sandbox-claim"
+"""On connect: `1` makes the caller responsible for the sandbox, so that the end of its retained
+commands does not end it."""
+
+ENDED = "agent-sandbox-ended"
+"""On List: `1` also lists the commands that have ended not long ago, and says more of each."""
+
 REPLAY = "agent-sandbox-replay"
 """On Connect: `1` sends what is still held of the output so far first, also of a command that has
 ended; `only` sends just that."""

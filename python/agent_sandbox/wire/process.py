@@ -159,11 +159,19 @@ class UpdateRequest(ProtoMessage):
 
 
 class ProcessInfo(ProtoMessage):
-    """One running command."""
+    """One command.
+
+    Attributes:
+        retained: It keeps its sandbox (`headers.RETAIN`); like the next, only for callers that
+            asked for more.
+        exit_code: Its status once it has ended, a signal as a negative number.
+    """
 
     config: ProcessConfig | None = None
     pid: _UInt32 = 0
     tag: str | None = None
+    retained: StrictBool = False
+    exit_code: int | None = None
 
 
 class ListResponse(ProtoMessage):
@@ -173,9 +181,14 @@ class ListResponse(ProtoMessage):
 
 
 class StartEvent(ProtoMessage):
-    """The command runs."""
+    """The command runs.
+
+    Attributes:
+        retained: It keeps its sandbox; only for callers that asked for that.
+    """
 
     pid: _UInt32 = 0
+    retained: StrictBool = False
 
 
 class DataEvent(ProtoMessage):

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,26 @@ async def test_a_cancelled_start_leaves_no_process_and_no_descriptor(
     assert await output(await sandbox.spawn(["/bin/sh", "-c", script])) == "none\n"
     assert descriptors() == before
     assert not sandbox._early
+    assert not sandbox._disowned
+
+
+async def test_a_start_cancelled_while_the_command_runs_already_takes_all_of_it_along(
+    sandbox: RunningSandbox,
+) -> None:
+    script = "while pgrep -x sleep | grep -qvx 1; do :; done; echo none"
+    for turns in range(40):
+        line = "sleep 300 & sleep 300 & wait"
+        task = asyncio.create_task(sandbox.spawn(["/bin/sh", "-c", line]))
+        for _ in range(1 + turns % 8):
+            await asyncio.sleep(0)
+        time.sleep(0.01)  # noqa: ASYNC251 - the command gets ahead of this loop
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            process = await task
+            process.kill_tree()
+            await process.wait()
+            process.close()
+    assert await output(await sandbox.spawn(["/bin/sh", "-c", script])) == "none\n"
     assert not sandbox._disowned
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,64 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.nginx import proxy
 from tests.support.raw_http import RawClient, request
 from tests.support.upload_server import UploadServer, running
-
-CONFIG = """
-{user} daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log;
-events {{ worker_connections 64; }}
-http {{
-  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
-  fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-  upstream replicas {{ server 127.0.0.1:{first}; server 127.0.0.1:{second} backup; }}
-  server {{
-    listen 127.0.0.1:{port};
-    client_max_body_size 0;
-    proxy_http_version 1.1;
-    proxy_set_header Host $host;
-    location / {{ proxy_pass http://replicas; proxy_request_buffering {buffering};
-                  proxy_next_upstream error timeout non_idempotent; }}
-  }}
-}}
-"""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@contextmanager
-def nginx(folder: Path, first: int, second: int, buffering: str = "on") -> Iterator[int]:
-    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-    assert program, "these tests need Debian's nginx: apt-get install nginx"
-    port = free_port()
-    folder.mkdir()
-    config = CONFIG.format(
-        user="" if os.geteuid() else "user root;",  # else the worker cannot use the test's folder
-        folder=folder,
-        first=first,
-        second=second,
-        port=port,
-        buffering=buffering,
-    )
-    (folder / "nginx.conf").write_text(config)
-    running = subprocess.Popen(
-        [program, "-c", str(folder / "nginx.conf"), "-p", str(folder)], stderr=subprocess.PIPE
-    )
-    try:
-        for _ in range(200):
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert running.poll() is None, running.communicate()[1]
-                threading.Event().wait(0.05)  # nginx tells nobody when it listens
-        yield port
-    finally:
-        running.terminate()
-        running.communicate(timeout=20)
 
 
 @contextmanager
@@ -118,7 +61,7 @@ def test_a_put_through_nginx_is_stored(replicas: Replicas, tmp_path: Path, buffe
     first, second = replicas
     body = os.urandom(3_000_000)
     ticket = second.create(len(body))
-    with nginx(tmp_path / "nginx", first.port, second.port, buffering) as port:
+    with proxy(tmp_path / "nginx", first.port, second.port, buffering=buffering) as port:
         with RawClient(port) as client:
             client.send(request("PUT", ticket.path, "Authorization: wrong", "Content-Length: 0"))
             assert client.answer().status == 404
@@ -136,7 +79,7 @@ def test_a_put_that_nginx_replays_to_the_second_replica_is_409(
     ticket = first.create(300_000)
     with ExitStack() as stack:
         relay = stack.enter_context(swallowing_relay(first.port))
-        port = stack.enter_context(nginx(tmp_path / "nginx", relay, second.port))
+        port = stack.enter_context(proxy(tmp_path / "nginx", relay, second.port))
         with RawClient(port) as client:
             client.send(ticket.put(b"x" * 300_000))
             answer = client.answer()

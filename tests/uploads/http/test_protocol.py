@@ -174,6 +174,27 @@ def test_a_response_header_with_a_line_break_is_refused(start: Start) -> None:
         assert client.answer().status == 500
 
 
+def test_a_reset_that_nobody_has_heard_of_is_no_fault_of_the_application(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answered, reset = threading.Event(), threading.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(start_message())
+        await send(body_message(b"half", more=True))
+        answered.set()
+        reset.wait(10)  # in the loop, which so learns nothing of the connection
+        await send(body_message(b""))
+
+    with serving(app) as port, RawClient(port) as client:
+        # HTTP/1.0: the end of this answer is the end of the connection, and no byte of its own.
+        client.send(b"PUT / HTTP/1.0\r\nContent-Length: 9\r\n\r\nabc")
+        assert answered.wait(10)
+        client.reset()
+        reset.set()
+    assert not [one for one in caplog.records if one.name.startswith("agent_sandbox")]
+
+
 def test_the_application_hears_that_the_client_left(start: Start) -> None:
     left = threading.Event()
 

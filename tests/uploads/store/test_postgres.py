@@ -11,7 +11,7 @@ import anyio
 import asyncpg  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from tests.support.upload_parts import fresh_database, pgbouncer
-from tests.uploads.store.test_store import new
+from tests.support.upload_rows import new
 
 from agent_sandbox.errors import (
     UploadBusyError,

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.uploads.store.test_store import new
+from tests.support.upload_rows import new
 
 from agent_sandbox.errors import UploadBusyError
 from agent_sandbox.uploads.states import State

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -22,6 +23,7 @@ def unary(
     answer: type[M],
     failures: Failures = READ,
     late: type[AgentSandboxError] = TransferTimeoutError,
+    more: Mapping[str, str] | None = None,
 ) -> Operation[M]:
     """Describe one unary call; its value is the answer's message.
 
@@ -32,6 +34,7 @@ def unary(
         answer: What the answer is read as.
         failures: What other statuses than 200 mean.
         late: What is raised when time is over.
+        more: Further headers.
     """
 
     def accept(head: Head) -> Sink[M]:
@@ -44,7 +47,7 @@ def unary(
             Call(
                 method="POST",
                 path=f"/{service}/{method}",
-                headers=rpc_headers(connect.UNARY_TYPE),
+                headers=rpc_headers(connect.UNARY_TYPE) | dict(more or {}),
                 content=body,
                 accept=accept,
                 timeout_error=late,

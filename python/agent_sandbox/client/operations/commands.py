@@ -17,6 +17,7 @@ from agent_sandbox.client._answers import (
     service_error,
 )
 from agent_sandbox.client._calls import Call, Head, Operation
+from agent_sandbox.client.operations._checks import checked_ttl
 from agent_sandbox.client.operations._rpc import rpc_headers, unary
 from agent_sandbox.errors import (
     AgentSandboxError,
@@ -46,6 +47,9 @@ _SLACK_S = 10.0
 
 Argv = str | Sequence[str]
 """A line for `bash -l -c`, or a program with its arguments."""
+
+Which = int | str
+"""A command: its number, or its tag."""
 
 Event = CommandOutput | int
 """Output, or at the end the status."""
@@ -120,15 +124,19 @@ def start(
     stdin: bool,
     terminal: tuple[int, int] | None,
     tag: str | None,
+    retain_s: int | None,
 ) -> Call[Events]:
     """Return the call that starts a command; it goes on when the stream is closed."""
     wanted = Wanted.of(command, cwd, env)
     body = wanted.message(stdin=stdin, terminal=terminal, tag=tag)
     # The limit keeps the service from queueing output for a stream that nobody reads on.
-    return _stream("Start", body, {headers.OUTPUT_LIMIT: "0"}, checked_timeout(timeout_s))
+    more = {headers.OUTPUT_LIMIT: "0"}
+    if retain_s is not None:
+        more[headers.RETAIN] = str(checked_ttl(retain_s))
+    return _stream("Start", body, more, checked_timeout(timeout_s))
 
 
-def attach(pid: int, *, live: bool) -> Call[Events]:
+def attach(pid: Which, *, live: bool) -> Call[Events]:
     """Return the call that watches a command, from the output that is still held on."""
     more = {headers.REPLAY: "1"}
     if not live:
@@ -137,20 +145,31 @@ def attach(pid: int, *, live: bool) -> Call[Events]:
     return _stream("Connect", request.to_json(), more, None)
 
 
-def look(pid: int) -> Call[Events]:
+def look(pid: Which) -> Call[Events]:
     """Return the call that fetches what is held of a command's output now."""
     request = process.ConnectRequest(process=_selector(pid))
     return _stream("Connect", request.to_json(), {headers.REPLAY: "only"}, None)
 
 
-def list_all() -> Operation[list[CommandInfo]]:
-    """Describe the listing of running commands."""
-    answer = yield from unary(process.PROCESS_SERVICE, "List", b"{}", process.ListResponse)
+def list_all(*, ended: bool) -> Operation[list[CommandInfo]]:
+    """Describe the listing of running commands, with `ended` also of those that have ended."""
+    more = {headers.ENDED: "1"} if ended else {}
+    answer = yield from unary(
+        process.PROCESS_SERVICE, "List", b"{}", process.ListResponse, more=more
+    )
     found = []
     for one in answer.processes:
         config = one.config or process.ProcessConfig()
-        argv = (config.cmd, *config.args)
-        found.append(CommandInfo(pid=one.pid, argv=argv, cwd=config.cwd, tag=one.tag))
+        found.append(
+            CommandInfo(
+                pid=one.pid,
+                argv=(config.cmd, *config.args),
+                cwd=config.cwd,
+                tag=one.tag,
+                exit_code=one.exit_code,
+                retained=one.retained,
+            )
+        )
     return found
 
 
@@ -178,7 +197,7 @@ def resize(pid: int, rows: int, columns: int) -> Operation[None]:
     yield from _about_one("Update", request.to_json())
 
 
-def kill(pid: int, *, gently: bool) -> Operation[bool]:
+def kill(pid: Which, *, gently: bool) -> Operation[bool]:
     """Describe a kill; its value is False where the command was gone."""
     signal = process.Signal.SIGTERM if gently else process.Signal.SIGKILL
     request = process.SendSignalRequest(process=_selector(pid), signal=signal)
@@ -263,6 +282,7 @@ class Events:
 
     Attributes:
         pid: The command's number, once the stream has started.
+        retained: The service said that it keeps the sandbox for the command.
 
     Args:
         named: The error that the head names, which counts if the stream then ends with one.
@@ -272,6 +292,7 @@ class Events:
         self._named = named
         self.started = False
         self.pid = 0
+        self.retained = False
         self._envelopes = connect.EnvelopeDecoder(broken=TransferError)
         self._end: connect.Envelope | None = None
 
@@ -313,6 +334,7 @@ class Events:
             return []
         if event.start is not None:
             self.started, self.pid = True, event.start.pid
+            self.retained = event.start.retained
         if event.end is not None:
             return [process.code_of(event.end)]
         if event.data is None:
@@ -332,7 +354,9 @@ _STREAM_END: dict[connect.ConnectCode, type[AgentSandboxError]] = STREAM_END | {
 }
 
 
-def _selector(pid: int) -> process.ProcessSelector:
+def _selector(pid: Which) -> process.ProcessSelector:
+    if isinstance(pid, str) and pid:
+        return process.ProcessSelector(tag=pid)
     if isinstance(pid, bool) or not isinstance(pid, int) or not 0 < pid <= 0xFFFF_FFFF:
         raise ProcessNotFoundError
     return process.ProcessSelector(pid=pid)

@@ -52,13 +52,18 @@ def create(
 
 
 def connect(
-    sandbox_id: str, ttl_seconds: int | None, deadline_s: float | None = None
+    sandbox_id: str,
+    ttl_seconds: int | None,
+    deadline_s: float | None = None,
+    *,
+    claim: bool = False,
 ) -> Operation[e2b.Sandbox]:
     """Describe finding a sandbox; its life is then at least `ttl_seconds`, never shorter."""
     path = f"/v2/sandboxes/{checked_sandbox_id(sandbox_id)}/connect"
     body = e2b.ConnectSandbox(timeout=checked_ttl(ttl_seconds)).to_json()
     deadline_s = checked_deadline(deadline_s) or RESOLVE_TIMEOUT_S
-    found = yield from _json("POST", path, _made, body, deadline_s)
+    more = {headers.CLAIM: "1"} if claim else {}
+    found = yield from _json("POST", path, _made, body, deadline_s, more)
     if found.sandbox_id != sandbox_id:
         raise SandboxUnavailableError
     return found
@@ -107,11 +112,12 @@ def set_ttl(sandbox_id: str, ttl_seconds: int) -> Operation[None]:
     yield from exchange(_call("POST", path, _nothing, body))
 
 
-def kill(sandbox_id: str) -> Operation[bool]:
+def kill(sandbox_id: str, *, unless_retained: bool = False) -> Operation[bool]:
     """Describe the end of a sandbox; its value is False where it was gone."""
+    more = {headers.UNLESS_RETAINED: "1"} if unless_retained else {}
     try:
         path = f"/sandboxes/{checked_sandbox_id(sandbox_id)}"
-        yield from exchange(_call("DELETE", path, _nothing))
+        yield from exchange(_call("DELETE", path, _nothing, more=more))
     except SandboxNotFoundError:
         return False
     return True
@@ -123,11 +129,12 @@ def _json(
     parse: Callable[[bytes], T],
     body: bytes | None = None,
     deadline_s: float = RESOLVE_TIMEOUT_S,
+    more: Mapping[str, str] | None = None,
 ) -> Operation[T]:
     def accept(head: Head) -> Sink[T]:
         return _answer(head, parse)
 
-    return (yield from exchange(_call(method, path, accept, body, deadline_s)))
+    return (yield from exchange(_call(method, path, accept, body, deadline_s, more=more)))
 
 
 def _call(
@@ -137,12 +144,14 @@ def _call(
     body: bytes | None = None,
     deadline_s: float = RESOLVE_TIMEOUT_S,
     params: Mapping[str, str] | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> Call[Sink[T]]:
     return Call(
         method=method,
         path=path,
         params=params or {},
-        headers={"content-type": "application/json"} if body is not None else {},
+        headers=({"content-type": "application/json"} if body is not None else {})
+        | dict(more or {}),
         content=body,
         accept=accept,
         deadline_s=deadline_s,

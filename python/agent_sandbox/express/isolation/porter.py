@@ -221,8 +221,12 @@ class Porter:
             return
         for number, pid in self.running.values():
             if number == request["id"]:
+                # Not reaped yet, so the number is still its own.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, wanted)  # not reaped yet, so the number is still its own
+                    try:
+                        os.killpg(pid, wanted)
+                    except ProcessLookupError:  # it has no group of its own yet
+                        os.kill(pid, wanted)
 
     def _reap(self, pidfd: int) -> None:
         number, pid = self.running.pop(pidfd)

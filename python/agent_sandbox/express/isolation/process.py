@@ -70,6 +70,11 @@ class Pipes:
                 os.close(fd)
 
 
+def signal_message(number: int, wanted: int, scope: Scope, pid: int = 0) -> messages.Message:
+    """Return the order to signal the command of a number, with its group or its tree."""
+    return {"op": "signal", "id": number, "signal": int(wanted), "scope": scope, "pid": pid}
+
+
 class Process:
     """A command in a sandbox.
 
@@ -105,15 +110,8 @@ class Process:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self.pidfd, number)
             return
-        message = {
-            "op": "signal",
-            "id": self._number,
-            "signal": int(number),
-            "scope": scope,
-            "pid": self.pid,
-        }
         with contextlib.suppress(SandboxUnavailableError):
-            self._send(message)
+            self._send(signal_message(self._number, number, scope, self.pid))
 
     def kill_tree(self) -> None:
         """Kill it with its session, its group and all descendants of theirs.
@@ -121,7 +119,7 @@ class Process:
         Out of reach is only what both began a session of its own and lost its parent: a daemon,
         which lives until the sandbox ends.
         """
-        self.send_signal(signal.SIGKILL, "tree" if self.pid else "process")
+        self.send_signal(signal.SIGKILL, "tree" if self.pid else "group")
 
     def close(self) -> None:
         """Close every descriptor that is still ours. The command does not end by it."""
@@ -143,11 +141,19 @@ class Process:
             self._exit.set_result(code)
 
     async def wait_started(self, status_fd: int) -> None:
-        """Wait until the program runs, or raise what stopped it; closes `status_fd`."""
-        said = await _read_to_end(status_fd)
+        """Wait until the program runs, or raise what stopped it; closes `status_fd`.
+
+        Also when it is cancelled, `pid` is known if the program may run: `kill_tree` then reaches
+        what it has started.
+        """
+        said = bytearray()
+        try:
+            await _read_to_end(status_fd, said)
+        finally:
+            if len(said) >= 4:
+                self.pid = struct.unpack_from("=i", said)[0]
         if len(said) < 4:
             raise SandboxUnavailableError(errno=None)
-        self.pid = struct.unpack_from("=i", said)[0]
         if len(said) >= 12:
             raise _start_error(*struct.unpack_from("=ii", said, 4))
 
@@ -167,23 +173,25 @@ def _start_error(step: int, code: int) -> Exception:
         return ArgumentError(**error)
 
 
-async def _read_to_end(fd: int) -> bytes:
+async def _read_to_end(fd: int, said: bytearray) -> None:
+    """Add what comes from `fd` to `said`, when cancelled also what has come by then; close it."""
     loop = asyncio.get_running_loop()
     os.set_blocking(fd, False)
-    done: asyncio.Future[bytes] = loop.create_future()
-    parts = bytearray()
+    done = asyncio.Event()
 
     def on_readable() -> None:
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(fd, 64):
-                parts.extend(chunk)
+                said.extend(chunk)
             loop.remove_reader(fd)
-            if not done.done():
-                done.set_result(bytes(parts))
+            done.set()
 
     loop.add_reader(fd, on_readable)
     try:
-        return await done
+        await done.wait()
+    except asyncio.CancelledError:
+        on_readable()
+        raise
     finally:
         loop.remove_reader(fd)
         os.close(fd)

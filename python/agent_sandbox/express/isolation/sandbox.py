@@ -11,7 +11,12 @@ import socket
 from agent_sandbox.errors import ArgumentError, SandboxUnavailableError
 from agent_sandbox.express.isolation import messages, rootfs
 from agent_sandbox.express.isolation.config import SandboxConfig
-from agent_sandbox.express.isolation.process import Pipes, Process, wait_readable
+from agent_sandbox.express.isolation.process import (
+    Pipes,
+    Process,
+    signal_message,
+    wait_readable,
+)
 
 MAX_ARGUMENT_BYTES = 2_097_152
 """Most bytes that arguments and environment of a command may have together (2 MiB)."""
@@ -219,7 +224,9 @@ class RunningSandbox:
         """End a command whose caller was cancelled before it could own it."""
         if self._early.pop(number, None) is None:
             self._disowned.add(number)
-            self._kill(fds[0])
+            # By the porter, with its group: it may have run for a while and started others.
+            with contextlib.suppress(SandboxUnavailableError):
+                self._send(signal_message(number, signal.SIGKILL, "group"))
         messages.close_all(fds)
 
     def disconnect(self) -> None:

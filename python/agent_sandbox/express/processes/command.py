@@ -43,6 +43,7 @@ class Command:
         tag: Its name, or None.
         code: Its status once it has ended, a signal as a negative number; None before.
         timed_out: Whether it was killed for want of time.
+        retained: Whether its sandbox outlives its maker for it.
         input: Its standard input or its terminal.
     """
 
@@ -58,6 +59,7 @@ class Command:
         self.pid = process.pid
         self.code: int | None = None
         self.timed_out = False
+        self.retained = False
         self._process = process
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()

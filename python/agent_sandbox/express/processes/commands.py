@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from agent_sandbox.errors import ArgumentError, ProcessNotFoundError, SandboxUnavailableError
 from agent_sandbox.express.isolation import RunningSandbox
@@ -14,7 +14,8 @@ MAX_RUNNING = 256
 """Most commands of one sandbox at a time; each holds up to 512 KiB of output."""
 
 MAX_ENDED = 16
-"""Commands that are remembered after their end, for callers who come late."""
+"""Commands that are remembered after their end, for callers who come late; and as many again that
+have a tag, so that those who come and go do not push them out."""
 
 
 class Commands:
@@ -23,17 +24,31 @@ class Commands:
     Args:
         running: The sandbox.
         variables: Environment of all its commands.
+        on_end: Called after the end of each.
     """
 
-    def __init__(self, running: RunningSandbox, variables: dict[str, str]) -> None:
+    def __init__(
+        self, running: RunningSandbox, variables: dict[str, str], on_end: Callable[[], None]
+    ) -> None:
         self._running = running
         self._variables = variables
         self._live: dict[int, Command] = {}
         self._ended: dict[int, Command] = {}
+        self._after_end = on_end
         self._closed = False
 
     def __iter__(self) -> Iterator[Command]:
         return iter(tuple(self._live.values()))
+
+    @property
+    def ended(self) -> tuple[Command, ...]:
+        """What is remembered of those that have ended."""
+        return tuple(self._ended.values())
+
+    @property
+    def retained(self) -> bool:
+        """Whether one that is retained runs."""
+        return any(command.retained for command in self._live.values())
 
     async def start(self, wanted: StartRequest) -> Command:
         """Start a command.
@@ -101,8 +116,11 @@ class Commands:
         if self._closed:
             return
         self._ended[command.pid] = command
-        while len(self._ended) > MAX_ENDED:
-            self._forget(self._ended.pop(next(iter(self._ended))))
+        tagged = command.tag is not None
+        alike = [one.pid for one in self._ended.values() if (one.tag is not None) is tagged]
+        for pid in alike[:-MAX_ENDED]:
+            self._forget(self._ended.pop(pid))
+        self._after_end()
 
     @staticmethod
     def _forget(command: Command | None) -> None:

@@ -22,7 +22,7 @@ from agent_sandbox.express.control import read_message
 from agent_sandbox.express.processes.command import Command
 from agent_sandbox.express.processes.watcher import Watcher
 from agent_sandbox.express.requests import body, check_basic_user, header, sandbox_of
-from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
+from agent_sandbox.express.sandboxes import Sandbox, Sandboxes, checked_ttl
 from agent_sandbox.express.streams import Emit, ServerStream, check_protocol, seconds
 from agent_sandbox.wire import connect, headers, process
 from agent_sandbox.wire.e2b import Empty, ProtoMessage
@@ -75,6 +75,8 @@ class Processes:
             return await self._stream_input(request)
         check_protocol(request, connect.UNARY_TYPE)
         handler = self._unary.get(name)
+        if name == "List" and header(request, headers.ENDED) == b"1":
+            handler = self._list_all
         if handler is None:
             unknown = connect.ErrorBody(
                 code=connect.ConnectCode.UNIMPLEMENTED, message="There is no such RPC."
@@ -92,6 +94,20 @@ class Processes:
             processes=[
                 process.ProcessInfo(config=one.config, pid=one.pid, tag=one.tag)
                 for one in sandbox.commands
+            ]
+        )
+
+    async def _list_all(self, sandbox: Sandbox, data: bytes) -> process.ListResponse:
+        return process.ListResponse(
+            processes=[
+                process.ProcessInfo(
+                    config=one.config,
+                    pid=one.pid,
+                    tag=one.tag,
+                    retained=one.retained,
+                    exit_code=one.code,
+                )
+                for one in (*sandbox.commands, *sandbox.commands.ended)
             ]
         )
 
@@ -163,14 +179,18 @@ class Processes:
         check_basic_user(request)
         kills = header(request, headers.ON_DISCONNECT) == b"kill"
         deadline_s = seconds(request, headers.CONNECT_TIMEOUT_MS, unit_s=0.001)
+        retain_s = _retained_s(request)
         wanted = read_message(data, process.StartRequest)
         limit = _limit(request)
         async with sandbox.use(holds=kills):
             command = await sandbox.commands.start(wanted)
             command.end_after(deadline_s)
+            if retain_s is not None:
+                command.retained = True
+                self._sandboxes.set_ttl(sandbox, retain_s, shorten=False)
             watcher = command.watch(replay=False, limit_bytes=limit)
             try:
-                await _stream(request, command, watcher, emit)
+                await _stream(request, command, watcher, emit, retained=retain_s is not None)
             finally:
                 command.unwatch(watcher)
                 if kills:
@@ -197,9 +217,11 @@ class Processes:
                 command.unwatch(watcher)
 
 
-async def _stream(request: Request, command: Command, watcher: Watcher, emit: Emit) -> None:
+async def _stream(
+    request: Request, command: Command, watcher: Watcher, emit: Emit, *, retained: bool = False
+) -> None:
     pause_s = seconds(request, headers.KEEPALIVE_PING_INTERVAL, unit_s=1) or _KEEPALIVE_S
-    await emit(process.encode_event(process.StartEvent(pid=command.pid)))
+    await emit(process.encode_event(process.StartEvent(pid=command.pid, retained=retained)))
     while True:
         try:
             async with asyncio.timeout(pause_s):
@@ -228,6 +250,15 @@ async def _write(command: Command, given: process.ProcessInput | None) -> None:
             InputClosedError if given.stdin is not None or given.pty is not None else ArgumentError
         )
     await command.input.write(data)
+
+
+def _retained_s(request: Request) -> int | None:
+    value = header(request, headers.RETAIN)
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > 12:
+        raise ArgumentError
+    return checked_ttl(int(value))
 
 
 def _limit(request: Request) -> int | None:

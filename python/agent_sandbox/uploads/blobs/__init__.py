@@ -13,7 +13,7 @@ class BlobWriter(Protocol):
     """One object on its way. Exactly one of `commit` and `abort` ends it."""
 
     async def write(self, parts: Sequence[bytes], also: Callable[[], None] | None = None) -> None:
-        """Append some chunks.
+        """Append some chunks. Not to be cancelled: a thread may work on the object meanwhile.
 
         Args:
             parts: In order. Not joined by the caller: a copy of every byte would cost as much

@@ -56,7 +56,7 @@ class LocalWriter:
 
     async def write(self, parts: Sequence[bytes], also: Callable[[], None] | None = None) -> None:
         """Append some chunks."""
-        await to_its_end(run_sync(self._write, parts, also))
+        await run_sync(self._write, parts, also)
 
     async def commit(self) -> None:
         """Sync the file, link it to its name, sync the directory."""

@@ -68,6 +68,7 @@ class Cycle:
         self._keep_alive = head.keep_alive
         self._send_chunked = False
         self._send_left: int | None = None
+        self._unsent_head = b""  # goes out with the first of the body, in one packet
         self._bodyless = head.method == "HEAD"
 
     @property
@@ -200,7 +201,7 @@ class Cycle:
         lines = [b"HTTP/1.1 %d %b\r\n" % (status, _phrase(status))]
         lines += [b"%b: %b\r\n" % header for header in headers]
         self._started = True
-        self.transport.write(b"".join(lines) + b"\r\n")
+        self._unsent_head = b"".join(lines) + b"\r\n"
 
     def _send_body(self, message: dict[str, Any]) -> None:
         if message["type"] != "http.response.body":
@@ -217,6 +218,8 @@ class Cycle:
             body = b"%x\r\n%b\r\n" % (len(body), body)
         if self._send_chunked and last:
             body += b"0\r\n\r\n"
+        if self._unsent_head:
+            body, self._unsent_head = self._unsent_head + body, b""
         if body:
             self.transport.write(body)
         if last:

@@ -38,6 +38,9 @@ WRITE_IDLE_S = 10.0
 LINGER_MAX_BYTES = 64 * 1_048_576
 """Most bytes that a closing connection drops before it is cut."""
 
+READ_BYTES = 1 << 20
+"""Most bytes to take from the socket at once: a fast body costs fewer turns of the loop."""
+
 STRICT = "agent_sandbox.strict"
 """Key of `scope["extensions"]` that says to the application that this protocol serves it."""
 
@@ -87,6 +90,8 @@ class StrictHTTPProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the deadline of the first head."""
         self.transport = cast(asyncio.Transport, transport)
+        if hasattr(transport, "max_size"):  # asyncio's own; other loops have theirs
+            transport.max_size = READ_BYTES
         self.server_state.connections.add(cast(Any, self))
         self._arm(self.header_deadline_s)
 
@@ -229,7 +234,11 @@ class StrictHTTPProtocol(asyncio.Protocol):
         self._buffer.clear()
         self._lingered = 0
         if linger and not self._eof and self.transport.can_write_eof():
-            self.transport.write_eof()
+            try:
+                self.transport.write_eof()
+            except OSError:  # the peer has reset the connection, and nobody has told us yet
+                self.transport.abort()
+                return
             self.transport.resume_reading()
             self._arm(self.linger_s)
         else:

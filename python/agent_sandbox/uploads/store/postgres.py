@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,11 @@ import asyncpg  # type: ignore[import-untyped]  # it ships no types
 
 from agent_sandbox.errors import UploadBusyError, UploadOutcomeUnknownError
 from agent_sandbox.uploads.endings import to_its_end
-from agent_sandbox.uploads.store.sql import Row, SqlStore, keys_json
-from agent_sandbox.uploads.store.statements import MIGRATIONS
+from agent_sandbox.uploads.models import UploadSession
+from agent_sandbox.uploads.store import NewSession
+from agent_sandbox.uploads.store.grouping import Groups
+from agent_sandbox.uploads.store.sql import Row, SqlStore, keys_json, session_from
+from agent_sandbox.uploads.store.statements import CREATE_MANY, MIGRATIONS
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +49,13 @@ _TYPES = {
     **dict.fromkeys(("everything", "row_limit", "size_bytes"), "BIGINT"),
     **dict.fromkeys(("pending_max", "hourly_max"), "BIGINT"),
 }
+
+
+_SHARED = (
+    *("workspace", "kind", "credential_id", "pending_max", "hourly_max"),
+    *("put_life_ms", "use_life_ms"),
+)
+_OWN = ("upload_id", "endpoint", "filename", "size_bytes", "sha256", "secret_hmac")
 
 
 @functools.cache
@@ -90,6 +101,7 @@ class PostgresStore(SqlStore):
         self._busy_timeout_s = busy_timeout_s
         self._pool: asyncpg.Pool | None = None
         self._opening = asyncio.Lock()
+        self._creations = Groups(self._create_all)
 
     def __repr__(self) -> str:
         return "PostgresStore(...)"  # the DSN holds a password
@@ -125,6 +137,25 @@ class PostgresStore(SqlStore):
                 await asyncio.wait_for(pool.close(), self._busy_timeout_s)
             except TimeoutError:
                 pool.terminate()
+
+    async def create(self, new: NewSession) -> UploadSession:
+        """Insert a pending session if the workspace's quotas allow it."""
+        # All creations of a workspace queue for its lock, which is held until the disk has the
+        # commit: those of one caller that wait together share a statement and a commit.
+        together = tuple(getattr(new, name) for name in _SHARED)
+        session = await to_its_end(self._creations.run(together, new))
+        return session or await self._refuse(new)
+
+    async def _create_all(self, news: Sequence[NewSession]) -> list[UploadSession | None]:
+        values = {name: getattr(news[0], name) for name in _SHARED}
+        items = [{name: getattr(new, name) for name in _OWN} for new in news]
+        for item in items:
+            item["secret_hmac"] = item["secret_hmac"].hex()
+        values["items"] = json.dumps(items)
+        # READ COMMITTED alone lets two inserts count the same rows; the lock makes them queue.
+        rows = await self._run(CREATE_MANY, values, lock=f"uploads:{values['workspace']}")
+        made = {row["upload_id"]: session_from(row) for row in rows}
+        return [made.get(new.upload_id) for new in news]
 
     async def known_keys(self, keys: Sequence[str]) -> set[str]:
         """Return those object keys that a row refers to."""

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from agent_sandbox.errors import UploadQuotaError
 from agent_sandbox.uploads.models import UploadSession
@@ -14,6 +14,8 @@ from agent_sandbox.uploads.states import Phase, State
 from agent_sandbox.uploads.store import NewSession, statements
 
 Row = Mapping[str, Any]
+
+_NEW = tuple(field.name for field in dataclasses.fields(NewSession))
 
 
 def session_from(row: Row) -> UploadSession:
@@ -33,16 +35,13 @@ class SqlStore(abc.ABC):
     """An `UploadStore` over anything that runs `statements`."""
 
     @abc.abstractmethod
-    async def _run(
-        self, sql: str, values: Mapping[str, Any], *, write: bool = True, lock: str | None = None
-    ) -> list[Row]:
+    async def _run(self, sql: str, values: Mapping[str, Any], *, write: bool = True) -> list[Row]:
         """Run one statement in its own transaction, to its end, and return its rows.
 
         Args:
             sql: One of `statements`.
             values: Its parameters.
             write: Whether it changes anything.
-            lock: Name of a lock to hold for the transaction.
         """
 
     @abc.abstractmethod
@@ -66,11 +65,11 @@ class SqlStore(abc.ABC):
 
     async def create(self, new: NewSession) -> UploadSession:
         """Insert a pending session if the workspace's quotas allow it."""
-        values = {f.name: getattr(new, f.name) for f in dataclasses.fields(new)}
-        # READ COMMITTED alone lets two inserts count the same rows; the lock makes them queue.
-        rows = await self._run(statements.CREATE, values, lock=f"uploads:{new.workspace}")
-        if rows:
-            return session_from(rows[0])
+        values = {name: getattr(new, name) for name in _NEW}
+        rows = await self._run(statements.CREATE, values)
+        return session_from(rows[0]) if rows else await self._refuse(new)
+
+    async def _refuse(self, new: NewSession) -> NoReturn:
         count = await self._run(
             statements.PENDING_COUNT,
             {"workspace": new.workspace, "kind": new.kind},

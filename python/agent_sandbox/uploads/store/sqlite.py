@@ -85,13 +85,11 @@ class SqliteStore(SqlStore):
         rows = await self._run(_KNOWN_KEYS, {"keys": keys_json(keys)}, write=False)
         return {row["object_key"] for row in rows}
 
-    async def _run(
-        self, sql: str, values: Mapping[str, Any], *, write: bool = True, lock: str | None = None
-    ) -> list[Row]:
+    async def _run(self, sql: str, values: Mapping[str, Any], *, write: bool = True) -> list[Row]:
         job = _Job(sql, dict(values), write)
         self._waiting.append(job)
         # Whoever has the turn runs all that wait, in order and with one commit: syncing the
-        # disk is most of the work. BEGIN IMMEDIATE already is the lock that `lock` asks for.
+        # disk is most of the work.
         await to_its_end(self._take_turn(job))
         if job.error is not None:
             raise job.error

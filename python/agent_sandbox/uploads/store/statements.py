@@ -24,6 +24,14 @@ _COLUMNS = """upload_id, kind, workspace, credential_id, endpoint, filename, siz
       ELSE place_phase END AS place_phase,
  place_attempt, place_count, place_target, place_result, reason"""
 
+# Each count is one range of one index that holds all it needs: a workspace may have a day of rows.
+_PENDING = """((SELECT count(*) FROM upload_sessions WHERE workspace = :workspace AND kind = :kind
+ AND state = 'pending' AND put_by_unix_ms > uploads_now_ms())
+ + (SELECT count(*) FROM upload_sessions WHERE workspace = :workspace AND kind = :kind
+ AND state = 'receiving'))"""
+_HOURLY = """(SELECT count(*) FROM upload_sessions WHERE workspace = :workspace AND kind = :kind
+ AND created_unix_ms > n.now_ms - 3600000)"""
+
 CREATE: Final = f"""
 WITH n AS MATERIALIZED (SELECT uploads_now_ms() AS now_ms)
 INSERT INTO upload_sessions (upload_id, kind, workspace, credential_id, endpoint, filename,
@@ -31,15 +39,25 @@ INSERT INTO upload_sessions (upload_id, kind, workspace, credential_id, endpoint
 SELECT :upload_id, :kind, :workspace, :credential_id, :endpoint, :filename, :size_bytes, :sha256,
  :secret_hmac, 'pending', n.now_ms, n.now_ms + :put_life_ms, n.now_ms + :use_life_ms
 FROM n
-WHERE (SELECT count(*) FROM upload_sessions WHERE workspace = :workspace AND kind = :kind
-        AND (state = 'receiving' OR {_FRESH})) < :pending_max
-  AND (SELECT count(*) FROM upload_sessions WHERE workspace = :workspace AND kind = :kind
-        AND created_unix_ms > n.now_ms - 3600000) < :hourly_max
+WHERE {_PENDING} < :pending_max AND {_HOURLY} < :hourly_max
 RETURNING {_COLUMNS}"""  # noqa: S608 - constants of this module only, here and below
 
-PENDING_COUNT: Final = f"""
-SELECT count(*) AS n FROM upload_sessions WHERE workspace = :workspace AND kind = :kind
- AND (state = 'receiving' OR {_FRESH})"""  # noqa: S608
+CREATE_MANY: Final = f"""
+WITH n AS MATERIALIZED (SELECT uploads_now_ms() AS now_ms),
+room AS MATERIALIZED (
+ SELECT least(:pending_max - {_PENDING}, :hourly_max - {_HOURLY}) AS places FROM n)
+INSERT INTO upload_sessions (upload_id, kind, workspace, credential_id, endpoint, filename,
+ size_bytes, sha256, secret_hmac, state, created_unix_ms, put_by_unix_ms, use_by_unix_ms)
+SELECT item ->> 'upload_id', :kind, :workspace, :credential_id, item ->> 'endpoint',
+ item ->> 'filename', CAST(item ->> 'size_bytes' AS BIGINT), item ->> 'sha256',
+ decode(item ->> 'secret_hmac', 'hex'), 'pending', n.now_ms, n.now_ms + :put_life_ms,
+ n.now_ms + :use_life_ms
+FROM n, room, jsonb_array_elements(CAST(:items AS JSONB)) WITH ORDINALITY AS given (item, turn)
+WHERE turn <= room.places
+RETURNING {_COLUMNS}"""  # noqa: S608
+"""PostgreSQL only: several creations of one caller, as many as there is room for, in order."""
+
+PENDING_COUNT: Final = f"SELECT {_PENDING} AS n"
 
 READ: Final = f"SELECT {_COLUMNS} FROM upload_sessions WHERE upload_id = :upload_id"  # noqa: S608
 
@@ -158,6 +176,15 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE INDEX upload_sessions_quota ON upload_sessions (workspace, created_unix_ms)",
         "CREATE INDEX upload_sessions_state ON upload_sessions (state, created_unix_ms)",
         "CREATE INDEX upload_sessions_credential ON upload_sessions (credential_id)",
+    ),
+    (
+        "DROP INDEX upload_sessions_quota",
+        """CREATE INDEX upload_sessions_hourly
+ ON upload_sessions (workspace, kind, created_unix_ms)""",
+        """CREATE INDEX upload_sessions_pending
+ ON upload_sessions (workspace, kind, put_by_unix_ms) WHERE state = 'pending'""",
+        """CREATE INDEX upload_sessions_receiving
+ ON upload_sessions (workspace, kind) WHERE state = 'receiving'""",
     ),
 )
 """One tuple of statements for each version of the schema, oldest first."""

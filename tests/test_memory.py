@@ -9,7 +9,7 @@ from tests.support.mcp_servers import environment
 
 PROGRAM = """
 import resource
-from agent_sandbox.mcp_server.memory import keep_freed_memory
+from agent_sandbox.memory import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -22,7 +22,7 @@ from agent_sandbox.errors import EXIT_STATUS, TABLE, AgentSandboxError, Base64Er
 ROOT = Path(__file__).resolve().parents[1]
 
 MISTAKES = [
-    ([], "say what to do: mcp or serve (see: agent-sandbox --help)"),
+    ([], "say what to do: mcp, serve, create or another command (see: agent-sandbox --help)"),
     (["nonsense"], "invalid choice: 'nonsense'"),
     (["--nonsense"], "(see: agent-sandbox --help)"),
     (["mcp", "extra"], "unrecognized arguments: extra"),
@@ -90,7 +90,7 @@ def test_the_same_holds_for_the_real_process() -> None:
     )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["mcp", "--help"], ["serve", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], *([c.name, "--help"] for c in cli.COMMANDS)])
 def test_help_gives_examples_and_next_steps_on_stdout(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,7 +98,7 @@ def test_help_gives_examples_and_next_steps_on_stdout(
     out, err = capsys.readouterr()
     assert err == ""
     assert "examples:" in out or "next steps:" in out
-    assert "agent-sandbox mcp" in out or "agent-sandbox serve" in out
+    assert f"agent-sandbox {arguments[0].removeprefix('--help')}" in out
 
 
 def test_there_is_one_version_in_every_place(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_there_is_one_version_in_every_place(capsys: pytest.CaptureFixture[str])
 
 
 def test_help_and_mistakes_load_no_library() -> None:
-    heavy = ["pydantic", "mcp", "httpx2", "starlette", "uvicorn", "anyio", "asyncio"]
+    heavy = ["pydantic", "mcp", "httpx2", "starlette", "uvicorn", "anyio", "asyncio", "rich"]
     probe = (
         "import sys\nfrom agent_sandbox.cli import main\n"
         "assert main(['mcp', '--port', '1']) == 2\n"

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,21 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(shared: Shell, b
         assert process.wait(WAIT_S) == 141
         assert process.stderr is not None
         assert process.stderr.read() == b""
+
+
+def test_a_short_output_that_nobody_reads_ends_as_quietly(shared: Shell, box: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as nowhere:
+        done = subprocess.run(
+            shared.command("list"),
+            env=shared.environment,
+            stdout=nowhere,
+            stderr=subprocess.PIPE,
+            timeout=WAIT_S,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_json_is_for_programs(shared: Shell, box: str) -> None:

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 from agent_sandbox import __version__
 from agent_sandbox.cli._arguments import Command, Parser, Usage, fail
@@ -40,15 +41,16 @@ next steps:
   agent-sandbox COMMAND --help          every option of a command, with examples
 """
 
-_COMMANDS: tuple[Command, ...] = (MCP, SERVE, CREATE, LIST, LS, CP, RUN, KILL, DOCTOR)
+COMMANDS: tuple[Command, ...] = (MCP, SERVE, CREATE, LIST, LS, CP, RUN, KILL, DOCTOR)
+"""Every command, in the order of the help."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status.
 
     0 is success, 2 wrong arguments, 130 an interrupt, 141 that nobody reads the output any more, 1
-    something unexpected; an
-    `AgentSandboxError` ends with the status of its category (see docs/errors.md).
+    something unexpected; an `AgentSandboxError` ends with the status of its category (see
+    docs/errors.md).
 
     Args:
         argv: Arguments without the program's name; those of the process by default.
@@ -58,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = build_parser().parse_args(argv)
         prog = f"{prog} {arguments.command}" if arguments.command else prog
         status = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a reader that has gone can still be told apart
     except Usage as usage:
         return fail(f"{usage} (see: {usage.prog} --help)", EXIT_USAGE)
     except AgentSandboxError as error:
@@ -71,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # --help and --version, and servers that end themselves
         return end.code if isinstance(end.code, int) else EXIT_UNEXPECTED if end.code else 0
     except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - nothing more is said
+        _give_up_output()
         return EXIT_BROKEN_PIPE
     except OSError as error:
         return fail(error.strerror or type(error).__name__, EXIT_UNEXPECTED)
@@ -85,10 +89,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _give_up_output() -> None:
+    """Lead standard output into nothing: what Python still holds of it would fail at its exit."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    with suppress(OSError, ValueError):  # it is no file: then nothing is held either
+        os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command is None:
         raise Usage("agent-sandbox", "say what to do: mcp, serve, create or another command")
-    (chosen,) = (command for command in _COMMANDS if command.name == arguments.command)
+    (chosen,) = (command for command in COMMANDS if command.name == arguments.command)
     return chosen.run(arguments) or 0
 
 
@@ -106,7 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"%(prog)s {__version__}", help="print the version"
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for command in _COMMANDS:
+    for command in COMMANDS:
         command.add(
             commands.add_parser(
                 command.name,

@@ -93,13 +93,13 @@ def _is_directory(sandbox: Sandbox, path: str) -> bool:
 def _opened(source: str) -> IO[bytes]:
     try:
         # Without O_NONBLOCK a FIFO would hold up its opener until somebody writes.
-        file = open(source, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK))  # noqa: SIM115 - its caller closes it
+        descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise Usage(_PROG, f"{source}: {os.strerror(error.errno or 0)}") from None
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise Usage(_PROG, f"{source} is no regular file; a directory goes as an archive (tar)")
-    return file
+    return os.fdopen(descriptor, "rb")
 
 
 class _Counted:

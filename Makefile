@@ -70,6 +70,10 @@ test-native: $(VENV)/.dev $(TS)/.installed
 test-python: $(VENV)/.dev $(TS)/.installed
 	AGENT_SANDBOX_EXPECT=python AGENT_SANDBOX_PURE_PYTHON=1 $(BIN)/python -m pytest $(PYTEST_ARGS) $(ONCE)
 
+.PHONY: race-uploads
+race-uploads: $(VENV)/.dev ## 10,000 races of two PUTs, on two replicas over PostgreSQL and S3
+	AGENT_SANDBOX_RACES=10000 $(BIN)/python -m pytest -q tests/uploads/service/test_races.py -k "two_puts and bucket"
+
 .PHONY: lint lint-python lint-rust
 lint: lint-python $(if $(LACK),,lint-rust) ## formatters, linters and type checkers, changing nothing
 

@@ -6,6 +6,7 @@ from agent_sandbox.limits import MAX_FILE_BYTES, MAX_TTL_S
 from agent_sandbox.toolkit.schemas import (
     CREATED,
     FAILURE,
+    NEXT_STEP,
     SANDBOX_ID_IN,
     SANDBOX_ID_OUT,
     SHA256,
@@ -22,6 +23,7 @@ __all__ = [
     "BYTES",
     "CREATED",
     "FAILURE",
+    "NEXT_STEP",
     "SANDBOX_ID_IN",
     "SANDBOX_ID_OUT",
     "SHA256",
@@ -49,6 +51,11 @@ BYTES: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_FILE_BYTES}
 def file_output(properties: dict[str, Schema]) -> Schema:
     """Return the output schema of a tool that used a sandbox's files."""
     return output(
-        {**properties, "sandbox_id": SANDBOX_ID_OUT, "sandbox_created": CREATED},
-        optional=("sandbox_created",),
+        {
+            **properties,
+            "sandbox_id": SANDBOX_ID_OUT,
+            "sandbox_created": CREATED,
+            "next_step": NEXT_STEP,
+        },
+        optional=("sandbox_created", "next_step"),
     )

@@ -15,12 +15,19 @@ from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.mcp_server.arguments import A, Arguments, parse
 from agent_sandbox.mcp_server.logs import log_unexpected
 from agent_sandbox.mcp_server.ownership import Registry, Use
+from agent_sandbox.mcp_server.principals import principal_of
 from agent_sandbox.mcp_server.schemas import Schema
 from agent_sandbox.mcp_server.scopes import scope_of
 from agent_sandbox.mcp_server.splice import spliced_of
 from agent_sandbox.mcp_server.state import ServerState
 from agent_sandbox.toolkit.failures import failure
 from agent_sandbox.toolkit.results import UNREPEATED, to_result
+
+NEXT_STEP = (
+    "Pass this sandbox_id in later calls: without it each call makes another, empty sandbox. Call"
+    " kill_sandbox when you are done."
+)
+"""Told once for every sandbox that is made where the connection has no session."""
 
 Fields = dict[str, Any]
 Operation = Callable[["Call", Any], Awaitable[Fields]]
@@ -77,18 +84,27 @@ class SandboxTool(Tool):
         request = context.request_context
         state: ServerState = request.lifespan_context
         version = request.protocol_version
-        use = Use(scope_of(context, state.registry))
+        use = Use(scope_of(context, state.registry), principal_of(request.request))
         try:
             fields = await self.fn(Call(state, use), parse(self.arguments_type, arguments))
         except AgentSandboxError as error:
-            return to_result(failure(error, use.sandbox_id), version, is_error=True)
+            return to_result(_failure(error, use), version, is_error=True)
         except Exception as error:  # noqa: BLE001 - the edge: outsiders see the fixed text
             log_unexpected(self.name, error)
-            return to_result(failure(AgentSandboxError(), use.sandbox_id), version, is_error=True)
+            return to_result(_failure(AgentSandboxError(), use), version, is_error=True)
+        fields |= _next_step(use)
         spliced = spliced_of(request.request)
         if spliced is not None and UNREPEATED in fields:
             fields[UNREPEATED] = spliced.leave_out(fields[UNREPEATED])
         return to_result(fields, version, note=self.note)
+
+
+def _failure(error: AgentSandboxError, use: Use) -> Fields:
+    return failure(error, use.sandbox_id) | _next_step(use)
+
+
+def _next_step(use: Use) -> Fields:
+    return {"next_step": NEXT_STEP} if use.scope is None and use.created else {}
 
 
 def make_tool(

@@ -30,6 +30,7 @@ PARTS_OF_A_CLIENT = {"client", "sync", ""}
 
 HOMES = {
     "mcp": {"mcp_server", "uploads"},
+    "jwt": {"mcp_server"},
     "mcp_types": {"mcp_server", "toolkit", "uploads"},
     "starlette": {"express", "uploads", "mcp_server"},
     "uvicorn": {"express", "uploads", "mcp_server"},

@@ -17,6 +17,7 @@ from agent_sandbox import __version__
 from agent_sandbox.cli._arguments import Command, Parser, Usage
 from agent_sandbox.cli.mcp import MCP
 from agent_sandbox.cli.serve import SERVE
+from agent_sandbox.cli.token import TOKEN
 from agent_sandbox.errors import EXIT_STATUS, AgentSandboxError
 
 EXIT_USAGE = 2
@@ -31,7 +32,7 @@ next steps:
   agent-sandbox COMMAND --help          every option of a command, with examples
 """
 
-_COMMANDS: tuple[Command, ...] = (MCP, SERVE)
+_COMMANDS: tuple[Command, ...] = (MCP, SERVE, TOKEN)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

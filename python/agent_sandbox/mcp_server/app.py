@@ -117,7 +117,7 @@ def run_http(config: McpConfig) -> None:
 
     Raises:
         ConfigError: E6000, settings that contradict each other, or an address beyond loopback
-            without `insecure`.
+            without credentials and `insecure`, or files of credentials that cannot be used.
         OSError: The address cannot be used.
     """
     config.settings()

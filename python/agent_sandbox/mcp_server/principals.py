@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from typing import Any
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import principal_components
+from mcp.server.auth.provider import AccessToken, principal_components
 from starlette.requests import Request
 
 METADATA_KEY = "agent-sandbox-principal"
@@ -18,14 +19,30 @@ METADATA_KEY = "agent-sandbox-principal"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a call is made for.
+    """Who a call is made for: the id of a static token, or issuer, client and subject of OAuth.
 
     Attributes:
-        id: `token:` and the id of a static token; `oauth:` and issuer, client and subject; the
-            empty text for everyone who needs no credentials (STDIO, HTTP without them).
+        client: The id of the static token, or the client's id at the issuer; empty where no
+            credentials are asked for.
+        issuer: Who issued the token; None for a static one.
+        subject: Whom the client acts for; unique for each issuer only.
     """
 
-    id: str
+    client: str
+    issuer: str | None = None
+    subject: str | None = None
+
+    @classmethod
+    def of_token(cls, token: AccessToken) -> Principal:
+        """Return the principal that a verified token stands for."""
+        return cls(*principal_components(token))
+
+    @property
+    def id(self) -> str:
+        """One text for all of it; empty where no credentials are asked for."""
+        if self.issuer is not None:
+            return f"oauth:{json.dumps([self.issuer, self.client, self.subject])}"
+        return f"token:{self.client}" if self.client else ""
 
     @property
     def tag(self) -> str:
@@ -48,10 +65,12 @@ ANONYMOUS = Principal("")
 
 def principal_of(request: object) -> Principal:
     """Return the principal of a transport's request, as its credentials were verified."""
-    user = request.scope.get("user") if isinstance(request, Request) else None
-    if not isinstance(user, AuthenticatedUser):
-        return ANONYMOUS
-    client, issuer, subject = principal_components(user.access_token)
-    if issuer is None:
-        return Principal(f"token:{client}")
-    return Principal(f"oauth:{json.dumps([issuer, client, subject])}")
+    return principal_of_scope(request.scope) if isinstance(request, Request) else ANONYMOUS
+
+
+def principal_of_scope(scope: MutableMapping[str, Any]) -> Principal:
+    """Return the principal of an HTTP request, as its credentials were verified."""
+    user = scope.get("user")
+    return (
+        Principal.of_token(user.access_token) if isinstance(user, AuthenticatedUser) else ANONYMOUS
+    )

@@ -34,8 +34,11 @@ class Sink(Protocol[T_co]):
 
 
 @runtime_checkable
-class DiskSink(Sink[T_co], Protocol[T_co]):
-    """A sink whose `spill` waits for a disk, as `finish` does; its `feed` says when to spill."""
+class SpillingSink(Sink[T_co], Protocol[T_co]):
+    """A sink that holds chunks until `feed` says that it is time to `spill`.
+
+    That is work for another thread, as `finish` is: a disk, or unpacking.
+    """
 
     def spill(self) -> None: ...
 

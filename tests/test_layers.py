@@ -35,6 +35,7 @@ HOMES = {
     "starlette": {"express", "uploads", "mcp_server"},
     "uvicorn": {"express", "uploads", "mcp_server"},
     "python_multipart": {"express"},
+    "prometheus_client": {"express"},
     "h11": {"uploads"},
     "asyncpg": {"uploads"},
     "obstore": {"uploads"},

@@ -44,14 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments without the program's name; those of the process by default.
     """
+    prog = "agent-sandbox"
     try:
         arguments = build_parser().parse_args(argv)
+        prog = f"{prog} {arguments.command or ''}".rstrip()
         status = _run(arguments)
     except Usage as usage:
         return _fail(f"{usage} (see: {usage.prog} --help)", EXIT_USAGE)
     except AgentSandboxError as error:
         reason = getattr(error, "reason", None)  # which setting a ConfigError means, in our words
-        line = f"{reason} (see: agent-sandbox --help)" if reason else error.text
+        line = f"{reason} (see: {prog} --help)" if reason else error.text
         return _fail(line, EXIT_STATUS[error.category])
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

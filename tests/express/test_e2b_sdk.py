@@ -69,7 +69,7 @@ def test_the_control_plane_serves_the_sdk(sandbox: Sandbox, options: dict[str, A
 
 
 def test_a_pause_is_refused_in_plain_words(sandbox: Sandbox) -> None:
-    with pytest.raises(SandboxException, match="501: .*does not support this operation"):
+    with pytest.raises(SandboxException, match=r"501: .*does not support this operation"):
         sandbox.pause()
     assert sandbox.is_running(), "nothing was done"
 

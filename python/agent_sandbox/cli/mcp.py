@@ -69,7 +69,9 @@ def _add(parser: argparse.ArgumentParser) -> None:
         " embedded service that ends with this command.",
     )
     where.add_argument(
-        "--provider", choices=("local", "express"), help="embedded, or a service at --api-url"
+        "--provider",
+        choices=("local", "express", "node"),
+        help="embedded, a service at --api-url, or E2B's SDK for JavaScript (docs/sdk.md)",
     )
     where.add_argument("--api-url", metavar="URL", help="control plane of the service")
     where.add_argument("--sandbox-url", metavar="URL", help="data plane, where it is elsewhere")

@@ -56,6 +56,11 @@ class SandboxClient:
             http_client, blocking=True, make=blocking_client, drive=_drive
         )
 
+    @property
+    def streaming(self) -> bool:
+        """Blocking twin of `SandboxClient.streaming`."""
+        return self._provider.streaming
+
     def __enter__(self) -> Self:
         return self
 

@@ -41,8 +41,9 @@ class SandboxClient:
     Use it with `async with`, or call `aclose`. Closing it ends no sandbox.
 
     Args:
-        provider: `local`, `express`, or an object (`agent_sandbox.client.providers.Provider`);
-            None: see `agent_sandbox.client.settings.Settings.resolve`.
+        provider: `local`, `express`, `node`, or an object
+            (`agent_sandbox.client.providers.Provider`); None: see
+            `agent_sandbox.client.settings.Settings.resolve`.
         api_url: Base URL of the control plane.
         api_key: Its credential.
         sandbox_url: One base URL for every sandbox's data plane.
@@ -68,6 +69,11 @@ class SandboxClient:
         self._slot: Slot[AsyncHttpClient, AsyncDriver] = Slot(
             http_client, blocking=False, make=async_client, drive=_drive
         )
+
+    @property
+    def streaming(self) -> bool:
+        """Whether files arrive while they are sent; else bounded reads are unsupported."""
+        return self._provider.streaming
 
     async def __aenter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from agent_sandbox.errors import ConfigError
 
-PROVIDERS = ("local", "express")
+PROVIDERS = ("local", "express", "node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,16 +17,21 @@ class Settings:
     """Settings that fit together.
 
     Attributes:
-        provider: `local` or `express`.
-        api_url: Base URL of the control plane; `express` has one, `local` has none.
+        provider: `local`, `express` or `node`.
+        api_url: Base URL of the control plane; `express` has one, `local` has none, for `node` None
+            is the SDK's own.
         api_key: Credential of the control plane; secret, so it has no repr.
         sandbox_url: One base URL for every sandbox's data plane, or None.
+        node: The Node program of `node`; None looks on the PATH.
+        node_packages: The folder of `node` whose `node_modules` holds the SDK.
     """
 
     provider: str
     api_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     sandbox_url: str | None = None
+    node: str | None = None
+    node_packages: str | None = None
 
     @classmethod
     def resolve(
@@ -42,7 +47,8 @@ class Settings:
 
         An argument wins over its variable: `AGENT_SANDBOX_PROVIDER`, `AGENT_SANDBOX_API_URL`,
         `AGENT_SANDBOX_API_KEY`, `AGENT_SANDBOX_URL`. An empty variable counts as absent. Without
-        a provider, an API URL means `express`, and nothing means `local`.
+        a provider, an API URL means `express`, and nothing means `local`. What only `node` has
+        comes from `AGENT_SANDBOX_NODE` and `AGENT_SANDBOX_NODE_PACKAGES`.
 
         Raises:
             ConfigError: E6000, with a `reason` that repeats no value: an unknown provider,
@@ -63,14 +69,26 @@ class Settings:
                 raise ConfigError(reason="Local sandboxes have no api_url, api_key or sandbox_url.")
             return cls(provider="local")
         api_url = api_url or env.get("AGENT_SANDBOX_API_URL") or None
-        if api_url is None:
+        node_packages = None
+        if provider == "node":
+            node_packages = env.get("AGENT_SANDBOX_NODE_PACKAGES") or None
+            if node_packages is None:
+                raise ConfigError(
+                    reason="The node provider needs AGENT_SANDBOX_NODE_PACKAGES: the folder whose"
+                    " node_modules holds the package e2b."
+                )
+        elif api_url is None:
             raise ConfigError(
                 reason="The express provider needs an api_url (AGENT_SANDBOX_API_URL)."
             )
         sandbox_url = sandbox_url or env.get("AGENT_SANDBOX_URL") or None
         return cls(
-            provider="express",
-            api_url=_checked_url(api_url, "api_url (AGENT_SANDBOX_API_URL)"),
+            provider=provider,
+            node=(env.get("AGENT_SANDBOX_NODE") or None) if provider == "node" else None,
+            node_packages=node_packages,
+            api_url=None
+            if api_url is None
+            else _checked_url(api_url, "api_url (AGENT_SANDBOX_API_URL)"),
             api_key=_checked_key(api_key or env.get("AGENT_SANDBOX_API_KEY") or None),
             sandbox_url=None
             if sandbox_url is None

@@ -101,7 +101,7 @@ def _after(seconds: float, action: Callable[[], None]) -> None:
 
 def _exit_hard(settings: Settings, registry: Registry) -> None:
     left = registry.reaper.recorded
-    if left and settings.api_url is not None:
+    if left and settings.provider != "local":
         hand_off(settings, left)
     os._exit(0)
 

@@ -48,6 +48,6 @@ async def open_state(config: McpConfig) -> AsyncIterator[ServerState]:
             with anyio.CancelScope(shield=True):
                 registry.end_all()
                 left = await registry.reaper.drain(config.shutdown_timeout_s)
-            if left and settings.api_url is not None:
+            if left and settings.provider != "local":
                 hand_off(settings, left)
             tasks.cancel_scope.cancel()

@@ -11,7 +11,7 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp_types import CallToolResult, ToolAnnotations
 
-from agent_sandbox.errors import AgentSandboxError
+from agent_sandbox.errors import AgentSandboxError, UnsupportedError
 from agent_sandbox.mcp_server.arguments import A, Arguments, parse
 from agent_sandbox.mcp_server.logs import log_unexpected
 from agent_sandbox.mcp_server.ownership import Registry, Use
@@ -49,6 +49,15 @@ class Call:
     def registry(self) -> Registry:
         """Where sandboxes are resolved."""
         return self.state.registry
+
+    def require_streaming(self) -> None:
+        """Refuse a bounded read, before anything is asked of anybody, where it cannot be kept.
+
+        Raises:
+            UnsupportedError: E5006: the provider reads whole values.
+        """
+        if not self.state.client.streaming:
+            raise UnsupportedError
 
     def file_fields(self, **fields: Any) -> Fields:
         """Return the fields of a success on a sandbox's files, with what every one of them has."""

@@ -57,8 +57,11 @@ _PASSED_ON = frozenset(
 """All of our environment that the child sees: what finds programs, modules and directories."""
 
 
-class _Service:
-    """The child and everything that belongs to it; every method is thread-safe."""
+class ChildService:
+    """A child behind a unix socket and everything that belongs to it; thread-safe.
+
+    It lives as long as a pipe from this process stays open, so that it ends with us however we end.
+    """
 
     def __init__(self) -> None:
         # Held during a fork as well, which may happen in the thread that holds it.
@@ -66,6 +69,11 @@ class _Service:
         self._directory: Path | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._lifeline: int | None = None
+        # For the rest of this process, so there is one service for each way to start one.
+        atexit.register(self.close_at_exit)
+        os.register_at_fork(
+            before=self.before_fork, after_in_parent=self.after_fork, after_in_child=self.forget
+        )
 
     def ready(self) -> str | None:
         """Return the socket's path if the child runs."""
@@ -141,25 +149,29 @@ class _Service:
                 listener.bind(str(path))
                 path.chmod(0o600)
                 listener.listen(_BACKLOG)
-                self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                    _command(listener.fileno(), read_end),
-                    pass_fds=(listener.fileno(), read_end),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=None if os.environ.get("AGENT_SANDBOX_DEBUG") else subprocess.DEVNULL,
-                    env=_environment(),
-                    cwd="/",
-                    start_new_session=True,  # a Ctrl-C in the terminal is ours to handle
-                )
+                self._child = self._launch(listener.fileno(), read_end)
             # Our copy of the listener is closed here: when the child dies, a connect is refused
             # instead of waiting in a queue that nobody reads.
-        except OSError:
+        except BaseException:
             os.close(write_end)
             raise
         finally:
             os.close(read_end)
         self._lifeline = write_end
         return str(path)
+
+    def _launch(self, listener: int, lifeline: int) -> subprocess.Popen[bytes]:
+        """Start the child, which gets a listening socket and the reading end of a pipe."""
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            _command(listener, lifeline),
+            pass_fds=(listener, lifeline),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=child_stderr(),
+            env=_environment(),
+            cwd="/",
+            start_new_session=True,  # a Ctrl-C in the terminal is ours to handle
+        )
 
     def _end_child(self) -> None:
         child, self._child = self._child, None
@@ -200,6 +212,11 @@ def _ended(child: subprocess.Popen[bytes], seconds: float) -> bool:
     finally:
         os.close(descriptor)
     return child.poll() is not None
+
+
+def child_stderr() -> int | None:
+    """Return where a child's words go: to nobody, or to our own standard error for debugging."""
+    return None if os.environ.get("AGENT_SANDBOX_DEBUG") else subprocess.DEVNULL
 
 
 def _command(listener: int, lifeline: int) -> list[str]:
@@ -267,13 +284,7 @@ def _is_abandoned(directory: int) -> bool:
     return False
 
 
-_service = _Service()
-atexit.register(_service.close_at_exit)
-os.register_at_fork(
-    before=_service.before_fork,
-    after_in_parent=_service.after_fork,
-    after_in_child=_service.forget,
-)
+_service = ChildService()
 
 
 def stop() -> None:

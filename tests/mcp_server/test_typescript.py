@@ -54,11 +54,18 @@ def test_the_typescript_client_accepts_successes_and_errors(
         ("list_files", {"path": "/"}),
         ("write_file", {"path": "/tmp/x", "content": "x"}),
         ("read_file", {"path": "/tmp/x", "unknown": True}),
+        ("run_command", {"command": "printf '\\377'; exit 3"}),
+        ("run_command", {"command": "echo begun; sleep 100", "timeout_seconds": 1}),
+        ("start_background_task", {"command": "sleep 100"}),
+        ("list_background_tasks", {}),
+        ("get_background_task", {"task_id": "missing"}),
     ]
     answer = node(installed, str(SCRIPT), generation, transport, mode, target, json.dumps(calls))
-    assert len(answer["tools"]) == 10
+    assert len(answer["tools"]) == 15
     failed = [bool(result.get("isError")) for result in answer["results"]]
-    assert failed == [False, True, True, False, True, True, False, False, True]
+    files, commands = failed[:9], failed[9:]
+    assert files == [False, True, True, False, True, True, False, False, True]
+    assert commands == [False, True, False, False, True]
     assert answer["results"][0]["structuredContent"]["bytes_written"] == 2
     for result in answer["results"]:
         if result.get("isError"):

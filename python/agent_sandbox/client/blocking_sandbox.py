@@ -88,9 +88,11 @@ class SandboxClient:
         made = self._run(sandboxes.create(ttl_seconds, metadata, deadline_s))
         return self._sandbox(made, created=True)
 
-    def connect(self, sandbox_id: str, *, ttl_seconds: int | None = None) -> Sandbox:
+    def connect(
+        self, sandbox_id: str, *, ttl_seconds: int | None = None, claim: bool = True
+    ) -> Sandbox:
         """Blocking twin of `SandboxClient.connect`."""
-        found = self._run(sandboxes.connect(sandbox_id, ttl_seconds, claim=True))
+        found = self._run(sandboxes.connect(sandbox_id, ttl_seconds, claim=claim))
         return self._sandbox(found, created=False)
 
     def list(self) -> builtins.list[SandboxInfo]:

@@ -114,15 +114,21 @@ class SandboxClient:
         made = await self._run(sandboxes.create(ttl_seconds, metadata, deadline_s))
         return await self._sandbox(made, created=True)
 
-    async def connect(self, sandbox_id: str, *, ttl_seconds: int | None = None) -> Sandbox:
+    async def connect(
+        self, sandbox_id: str, *, ttl_seconds: int | None = None, claim: bool = True
+    ) -> Sandbox:
         """Find a sandbox, and let it live at least `ttl_seconds` (300) more; never shortens.
 
-        A sandbox that was released is then no longer ended by the end of its retained commands.
+        Args:
+            sandbox_id: Its handle.
+            ttl_seconds: 1 to 86,400.
+            claim: Whether a sandbox that was released is taken over: the end of its retained
+                commands is then not its own end any more.
 
         Raises:
             SandboxNotFoundError: E5001: it never existed, has ended, or is not yours.
         """
-        found = await self._run(sandboxes.connect(sandbox_id, ttl_seconds, claim=True))
+        found = await self._run(sandboxes.connect(sandbox_id, ttl_seconds, claim=claim))
         return await self._sandbox(found, created=False)
 
     async def list(self) -> builtins.list[SandboxInfo]:

@@ -132,8 +132,9 @@ class Registry:
         sandbox_id: str | None,
         operation: Callable[[Sandbox], Awaitable[T]],
         timeout_error: type[AgentSandboxError],
+        timeout_s: float | None = None,
     ) -> T:
-        """Resolve a sandbox and run one operation on it, within the time of a transfer.
+        """Resolve a sandbox and run one operation on it, within `timeout_s` or that of a transfer.
 
         A named sandbox is adopted by the scope, also when the operation then fails. Without a
         name the default is used; if it turns out to be gone, a new one is made and used instead.
@@ -144,9 +145,10 @@ class Registry:
             SandboxTimeoutError: E5004, it was not resolved in time.
             AgentSandboxError: What the operation raised, or `timeout_error`.
         """
+        timeout_s = timeout_s or self._config.transfer_timeout_s
         handle = await self._resolve(use, sandbox_id)
         try:
-            return await self._run(use, handle, operation, timeout_error)
+            return await self._run(use, handle, operation, timeout_error, timeout_s)
         except (SandboxNotFoundError, SandboxUnavailableError, TransferError) as error:
             if not await self._is_gone(handle, error):
                 raise
@@ -154,7 +156,7 @@ class Registry:
             if sandbox_id is not None:
                 raise SandboxNotFoundError from None
         handle = await self._resolve(use, None)
-        return await self._run(use, handle, operation, timeout_error)
+        return await self._run(use, handle, operation, timeout_error, timeout_s)
 
     async def _run(
         self,
@@ -162,9 +164,10 @@ class Registry:
         handle: Handle,
         operation: Callable[[Sandbox], Awaitable[T]],
         timeout_error: type[AgentSandboxError],
+        timeout_s: float,
     ) -> T:
         try:
-            with handle.lease.held(), time_limit(self._config.transfer_timeout_s, timeout_error):
+            with handle.lease.held(), time_limit(timeout_s, timeout_error):
                 return await operation(handle.sandbox)
         except anyio.get_cancelled_exc_class():
             if use.scope is None and use.created:
@@ -231,7 +234,7 @@ class Registry:
         return handle
 
     def _check_owner(self, scope: Scope | None, sandbox_id: str) -> None:
-        if self._owners.get(sandbox_id, scope) is not scope:
+        if self.is_foreign(scope, sandbox_id):
             raise SandboxOwnedError
 
     def _remember(self, scope: Scope | None, handle: Handle) -> None:
@@ -314,6 +317,51 @@ class Registry:
         creation.settle(outcome)
 
     # --- Without adopting ----------------------------------------------------------------------
+
+    async def visit(
+        self, use: Use, sandbox_id: str, operation: Callable[[Sandbox], Awaitable[T]]
+    ) -> T:
+        """Run one operation on a named sandbox, which renews it and changes no ownership.
+
+        Raises:
+            SandboxNotFoundError: E5001, it does not exist or is another principal's.
+            SandboxOwnedError: E5002, another scope owns it.
+            SandboxTimeoutError: E5004.
+        """
+        with time_limit(self._config.resolve_timeout_s, SandboxTimeoutError):
+            handle = await self.find(use.principal, sandbox_id)
+            self._check_owner(use.scope, sandbox_id)
+            if handle is None:
+                ttl_seconds = self._config.ttl_seconds
+                sandbox = await self.client.connect(
+                    sandbox_id, ttl_seconds=ttl_seconds, claim=False
+                )
+                self._check_owner(use.scope, sandbox_id)
+                handle = Handle(sandbox, Lease(sandbox, ttl_seconds, self._tasks), use.principal)
+            try:
+                with handle.lease.held():
+                    result = await operation(handle.sandbox)
+            except (SandboxUnavailableError, TransferError) as error:
+                if not await self._is_gone(handle, error):
+                    raise
+                raise SandboxNotFoundError from None
+        use.sandbox_id = sandbox_id
+        return result
+
+    async def look(self, sandbox_id: str) -> Sandbox:
+        """Return a sandbox for a look that neither renews nor adopts it.
+
+        Raises:
+            SandboxNotFoundError: E5001.
+        """
+        handle = self._handles.get(sandbox_id)
+        if handle is not None:
+            return handle.sandbox
+        return await self.client.connect(sandbox_id, ttl_seconds=1, claim=False)
+
+    def is_foreign(self, scope: Scope | None, sandbox_id: str) -> bool:
+        """Tell whether another scope owns this sandbox."""
+        return self._owners.get(sandbox_id, scope) is not scope
 
     def is_default(self, scope: Scope | None, sandbox_id: str) -> bool:
         """Tell whether calls of this scope without `sandbox_id` use this sandbox."""

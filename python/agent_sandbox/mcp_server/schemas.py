@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agent_sandbox.limits import MAX_FILE_BYTES, MAX_TTL_S
 from agent_sandbox.toolkit.schemas import (
     CREATED,
@@ -31,6 +33,7 @@ __all__ = [
     "TTL_IN",
     "Schema",
     "closed_input",
+    "failure_with",
     "file_output",
     "file_path",
     "output",
@@ -48,8 +51,10 @@ TTL_IN: Schema = {
 BYTES: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_FILE_BYTES}
 
 
-def file_output(properties: dict[str, Schema]) -> Schema:
-    """Return the output schema of a tool that used a sandbox's files."""
+def file_output(
+    properties: dict[str, Schema], optional: Sequence[str] = (), failure: Schema = FAILURE
+) -> Schema:
+    """Return the output schema of a tool that used a sandbox's files or ran something in it."""
     return output(
         {
             **properties,
@@ -57,5 +62,11 @@ def file_output(properties: dict[str, Schema]) -> Schema:
             "sandbox_created": CREATED,
             "next_step": NEXT_STEP,
         },
-        optional=("sandbox_created", "next_step"),
+        optional=(*optional, "sandbox_created", "next_step"),
+        failure=failure,
     )
+
+
+def failure_with(properties: dict[str, Schema]) -> Schema:
+    """Return the schema of a failure that may also tell these."""
+    return {**FAILURE, "properties": {**FAILURE["properties"], **properties}}

@@ -11,9 +11,10 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp_types import CallToolResult, ToolAnnotations
 
-from agent_sandbox.errors import AgentSandboxError, UnsupportedError
+from agent_sandbox.errors import AgentSandboxError, CommandTimeoutError, UnsupportedError
 from agent_sandbox.mcp_server.arguments import A, Arguments, parse
 from agent_sandbox.mcp_server.logs import log_unexpected
+from agent_sandbox.mcp_server.outputs import result_fields
 from agent_sandbox.mcp_server.ownership import Registry, Use
 from agent_sandbox.mcp_server.principals import principal_of
 from agent_sandbox.mcp_server.schemas import Schema
@@ -97,7 +98,7 @@ class SandboxTool(Tool):
         try:
             fields = await self.fn(Call(state, use), parse(self.arguments_type, arguments))
         except AgentSandboxError as error:
-            return to_result(_failure(error, use), version, is_error=True)
+            return to_result(_failure(error, use) | _written(error), version, is_error=True)
         except Exception as error:  # noqa: BLE001 - the edge: outsiders see the fixed text
             log_unexpected(self.name, error)
             return to_result(_failure(AgentSandboxError(), use), version, is_error=True)
@@ -114,6 +115,13 @@ def _failure(error: AgentSandboxError, use: Use) -> Fields:
 
 def _next_step(use: Use) -> Fields:
     return {"next_step": NEXT_STEP} if use.scope is None and use.created else {}
+
+
+def _written(error: AgentSandboxError) -> Fields:
+    """Return what a command had written before it was killed for want of time."""
+    if isinstance(error, CommandTimeoutError) and error.result is not None:
+        return result_fields(error.result)
+    return {}
 
 
 def make_tool(

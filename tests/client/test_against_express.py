@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from tests.client.conftest import Subject, run
+from tests.client.conftest import Lives, Subject, run
 from tests.support.express import Service, served
 
 import agent_sandbox
@@ -287,26 +287,6 @@ async def test_a_watch_of_nothing_is_not_found(subject: Subject) -> None:
 
 
 # --- Life and death ---------------------------------------------------------------------------
-
-
-class Lives:
-    """A client of either surface and the sandboxes it gives, whose methods are awaited."""
-
-    def __init__(self, surface: str, settings: dict[str, Any]) -> None:
-        module: Any = agent_sandbox if surface == "async" else agent_sandbox.sync
-        self._client = module.SandboxClient(**settings)
-
-    async def __aenter__(self) -> Lives:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if hasattr(self._client, "aclose"):
-            await self._client.aclose()
-        else:
-            await anyio.to_thread.run_sync(self._client.close)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *args, **kwargs: run(partial(getattr(self._client, name), *args, **kwargs))
 
 
 async def test_a_life_is_set_renewed_and_never_shortened_by_renewing(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.client.conftest import Connect, assert_clean, refused, sends
 from tests.support.bad_peer import TOKEN, BadPeer, Script, Talk, answer, chunked
+from tests.support.environment import PROXIES, without
 
 from agent_sandbox.client import _sinks
 from agent_sandbox.client._in_time import Rescue
@@ -396,10 +397,9 @@ async def test_an_unbounded_read_unpacks_only_what_it_asked_for(
 async def test_proxies_of_the_environment_are_ignored_for_loopback(
     connect: Connect, http_client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    without(monkeypatch, PROXIES)
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
     with BadPeer(sends(answer(b"abc"))) as peer:
         async with connect(peer) as subject:
             assert await subject.files("read_bytes", "/f", max_bytes=3) == b"abc"

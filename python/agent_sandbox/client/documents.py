@@ -6,7 +6,7 @@ from agent_sandbox.client._answers import require_framing, require_identity
 from agent_sandbox.client._calls import Call, Head, Operation, Sink, Target, exchange
 from agent_sandbox.client._drive_async import AsyncDriver
 from agent_sandbox.client._http import async_client
-from agent_sandbox.client._sinks import Bounded
+from agent_sandbox.client._sinks import Bytes
 from agent_sandbox.errors import TransferError
 
 
@@ -35,7 +35,7 @@ async def fetch_document(
         if head.status != 200:
             raise TransferError
         require_identity(head)
-        return Bounded(max_bytes, require_framing(head))
+        return Bytes(max_bytes, require_framing(head))
 
     def get() -> Operation[bytes]:
         call = Call(

@@ -11,6 +11,9 @@ from agent_sandbox.errors import ConfigError
 
 PROVIDERS = ("local", "express", "node")
 
+_OF_EXPRESS = ("AGENT_SANDBOX_API_URL", "AGENT_SANDBOX_API_KEY", "AGENT_SANDBOX_URL")
+"""The variables that mean nothing for local sandboxes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -47,16 +50,18 @@ class Settings:
 
         An argument wins over its variable: `AGENT_SANDBOX_PROVIDER`, `AGENT_SANDBOX_API_URL`,
         `AGENT_SANDBOX_API_KEY`, `AGENT_SANDBOX_URL`. An empty variable counts as absent. Without
-        a provider, an API URL means `express`, and nothing means `local`. What only `node` has
-        comes from `AGENT_SANDBOX_NODE` and `AGENT_SANDBOX_NODE_PACKAGES`.
+        a provider, an API URL means `express`, and nothing means `local`. The argument `local` wins
+        over every variable. What only `node` has comes from `AGENT_SANDBOX_NODE` and
+        `AGENT_SANDBOX_NODE_PACKAGES`.
 
         Raises:
             ConfigError: E6000, with a `reason` that repeats no value: an unknown provider,
-                `express` without an API URL, `local` with arguments that only `express` has, or a
-                malformed URL or key.
+                `express` without an API URL, `local` with what only `express` has, a key or a
+                sandbox URL without an API URL, or a malformed URL or key.
         """
         env = os.environ if environ is None else environ
         given = api_url, api_key, sandbox_url
+        chosen = provider is not None
         if provider is None and api_url is None:
             provider = env.get("AGENT_SANDBOX_PROVIDER") or None
         if provider is None:
@@ -67,6 +72,12 @@ class Settings:
         if provider == "local":
             if any(value is not None for value in given):
                 raise ConfigError(reason="Local sandboxes have no api_url, api_key or sandbox_url.")
+            if not chosen and any(env.get(name) for name in _OF_EXPRESS):
+                raise ConfigError(
+                    reason="Local sandboxes have no "
+                    + ", ".join(_OF_EXPRESS)
+                    + ": unset them, or set AGENT_SANDBOX_API_URL and no local provider."
+                )
             return cls(provider="local")
         api_url = api_url or env.get("AGENT_SANDBOX_API_URL") or None
         node_packages = None
@@ -110,7 +121,7 @@ def _checked_url(url: str, name: str) -> str:
     if not usable or not url.isascii() or any(char.isspace() for char in url):
         raise ConfigError(reason=f"{name} must be an http or https URL.")
     # Credentials in a URL end up in logs; a query or a fragment cannot be a base.
-    if "@" in parts.netloc or parts.query or parts.fragment:
+    if "@" in parts.netloc or "?" in url or "#" in url:
         raise ConfigError(reason=f"{name} must be a URL without credentials, query or fragment.")
     return url.rstrip("/")
 

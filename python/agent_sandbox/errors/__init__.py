@@ -35,7 +35,7 @@
     │   ├── InputClosedError (InvalidInput) E5011
     │   ├── TaskNotFoundError               E5012
     │   └── TaskQuotaError                  E5013
-    ├── ConfigError                         E6000
+    ├── ConfigError                         E6000   .reason
     ├── UploadError                         E7000
     │   ├── UploadNotReadyError             E7001   .state
     │   ├── UploadNotFoundError             E7002
@@ -72,7 +72,7 @@
         └── CredentialsUncheckedError       E8005
 
 A message never holds input: no path, no secret, no upstream text, no file content. Whatever a
-program needs beyond the code stands in attributes.
+program needs beyond the code stands in attributes; only a ConfigError's text ends with its reason.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def main() -> int:
             isolation=given.isolation,
         )
     except AgentSandboxError as error:
-        print(f"{error.text} {getattr(error, 'reason', '')}".rstrip(), file=sys.stderr)
+        print(error, file=sys.stderr)
         return EXIT_STATUS[error.category]
     return 0
 

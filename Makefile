@@ -45,7 +45,7 @@ $(VENV)/.dev: $(VENV)/.installed
 .PHONY: venv
 venv: $(VENV)/.dev ## .venv with the package (editable) and everything for development
 
-# The official TypeScript MCP clients, for tests/mcp_server; Node comes from a Python package.
+# The official TypeScript MCP clients and E2B's SDK, for the tests; Node comes from a Python package.
 $(TS)/.installed: $(TS_PACKAGE) | $(VENV)/.dev
 	@mkdir -p $(TS)
 	@cp $(TS_PACKAGE) $(TS)/

@@ -47,7 +47,7 @@ $(VENV)/.dev: $(VENV)/.installed
 .PHONY: venv
 venv: $(VENV)/.dev ## .venv with the package (editable) and everything for development
 
-# The official TypeScript MCP clients, for tests/mcp_server; Node comes from a Python package.
+# The official TypeScript MCP clients and E2B's SDK, for the tests; Node comes from a Python package.
 $(TS)/.installed: $(TS_PACKAGE) | $(VENV)/.dev
 	@mkdir -p $(TS)
 	@cp $(TS_PACKAGE) $(TS)/
@@ -71,6 +71,10 @@ test-native: $(VENV)/.dev $(TS)/.installed
 
 test-python: $(VENV)/.dev $(TS)/.installed
 	AGENT_SANDBOX_EXPECT=python AGENT_SANDBOX_PURE_PYTHON=1 $(BIN)/python -m pytest $(PYTEST_ARGS) $(ONCE)
+
+.PHONY: race-uploads
+race-uploads: $(VENV)/.dev ## 10,000 races of two PUTs, on two replicas over PostgreSQL and S3
+	AGENT_SANDBOX_RACES=10000 $(BIN)/python -m pytest -q tests/uploads/service/test_races.py -k "two_puts and bucket"
 
 .PHONY: lint lint-python lint-rust
 lint: lint-python $(if $(LACK),,lint-rust) ## formatters, linters and type checkers, changing nothing

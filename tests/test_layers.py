@@ -30,10 +30,12 @@ PARTS_OF_A_CLIENT = {"client", "sync", ""}
 
 HOMES = {
     "mcp": {"mcp_server", "uploads"},
+    "jwt": {"mcp_server"},
     "mcp_types": {"mcp_server", "toolkit", "uploads"},
     "starlette": {"express", "uploads", "mcp_server"},
     "uvicorn": {"express", "uploads", "mcp_server"},
     "python_multipart": {"express"},
+    "prometheus_client": {"express"},
     "h11": {"uploads"},
     "asyncpg": {"uploads"},
     "obstore": {"uploads"},

@@ -34,3 +34,22 @@ DEFAULT_TTL_S = 300
 
 MAX_TTL_S = 86_400
 """Longest life that a caller may ask for (24 h)."""
+
+MAX_COMMAND_CHARS = 32_768
+"""Longest command line of one MCP call; the kernel takes 128 KiB."""
+
+COMMAND_S = 60
+"""Time for a command of one MCP call, unless the caller says otherwise: some MCP clients give up
+then."""
+
+MAX_COMMAND_S = 3_600
+"""Longest time for it; what takes longer is a background task."""
+
+RETAIN_S = 3_600
+"""How long a retained task keeps its sandbox, unless the caller says otherwise."""
+
+MAX_RETAINED_TASKS = 10
+"""Retained tasks of one principal that may run at once."""
+
+MAX_OFFSET = 2**53 - 1
+"""Largest offset that every JSON parser reads exactly."""

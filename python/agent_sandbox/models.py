@@ -12,6 +12,7 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict
 
 from agent_sandbox.errors import (
+    AccessError,
     AgentSandboxError,
     ArgumentError,
     AuthenticationError,
@@ -19,6 +20,10 @@ from agent_sandbox.errors import (
     CommandFailedError,
     CommandTimeoutError,
     ConfigError,
+    CredentialsInvalidError,
+    CredentialsMalformedError,
+    CredentialsMissingError,
+    CredentialsUncheckedError,
     DeclarationError,
     FetchError,
     FetchRefusedError,
@@ -37,6 +42,7 @@ from agent_sandbox.errors import (
     SandboxOwnedError,
     SandboxTimeoutError,
     SandboxUnavailableError,
+    ScopeMissingError,
     SizeLimitError,
     SlowReaderError,
     StorageFullError,
@@ -77,6 +83,7 @@ from agent_sandbox.errors import (
 )
 
 __all__ = [
+    "AccessError",
     "AgentSandboxError",
     "ArgumentError",
     "AuthenticationError",
@@ -87,6 +94,10 @@ __all__ = [
     "CommandResult",
     "CommandTimeoutError",
     "ConfigError",
+    "CredentialsInvalidError",
+    "CredentialsMalformedError",
+    "CredentialsMissingError",
+    "CredentialsUncheckedError",
     "DeclarationError",
     "FetchError",
     "FetchRefusedError",
@@ -110,6 +121,7 @@ __all__ = [
     "SandboxOwnedError",
     "SandboxTimeoutError",
     "SandboxUnavailableError",
+    "ScopeMissingError",
     "SizeLimitError",
     "SlowReaderError",
     "StorageFullError",

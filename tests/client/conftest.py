@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ import httpx
 import httpx2
 import pytest
 from tests.support.bad_peer import SANDBOX_ID, TOKEN, BadPeer, Script, Talk
+from tests.support.environment import SETTINGS, without
 
 import agent_sandbox
 import agent_sandbox.sync
@@ -47,6 +48,26 @@ class Subject:
         return busy(self.http)
 
 
+class Lives:
+    """A client of either surface and the sandboxes it gives, whose methods are awaited."""
+
+    def __init__(self, surface: str, settings: Mapping[str, Any]) -> None:
+        module: Any = agent_sandbox if surface == "async" else agent_sandbox.sync
+        self._client = module.SandboxClient(**settings)
+
+    async def __aenter__(self) -> Lives:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if hasattr(self._client, "aclose"):
+            await self._client.aclose()
+        else:
+            await anyio.to_thread.run_sync(self._client.close)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **kwargs: run(partial(getattr(self._client, name), *args, **kwargs))
+
+
 async def run(call: Callable[[], Any]) -> Any:
     """Call a function of either surface without holding up the event loop."""
     target = call.func if isinstance(call, partial) else call
@@ -64,6 +85,12 @@ def busy(http: Any) -> int:
         not each.is_idle() and not each.is_closed() for pool in pools for each in pool.connections
     )
     return taken + sum(len(pool._requests) for pool in pools)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is set on this machine decides nothing."""
+    without(monkeypatch, SETTINGS)
 
 
 @pytest.fixture(params=["async", "blocking"])

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from tests.client.conftest import Subject
+from tests.client.conftest import Lives, Subject, run
 from tests.support.express import Service, served
 
 import agent_sandbox
@@ -207,6 +208,8 @@ async def test_the_tree_can_be_changed_and_looked_at(subject: Subject) -> None:
     await files("write", "/tmp/d/f", b"12345")
     with pytest.raises(FileConflictError):
         await files("make_dir", "/tmp/d/f")
+    assert await files("exists", "/tmp/d/f") is True
+    assert await files("exists", "/tmp/d/g") is False
     info = await files("stat", "/tmp/d/f")
     assert (info.name, info.path, info.type, info.size_bytes) == (
         "f",
@@ -287,27 +290,38 @@ async def test_a_watch_of_nothing_is_not_found(subject: Subject) -> None:
 
 
 async def test_a_life_is_set_renewed_and_never_shortened_by_renewing(
-    settings: dict[str, Any],
+    settings: dict[str, Any], surface: str
 ) -> None:
-    async with agent_sandbox.SandboxClient(**settings) as client:
+    async with Lives(surface, settings) as client:
         sandbox = await client.create(ttl_seconds=600, metadata={"who": "test"})
-        made = await sandbox.info()
+        assert await run(partial(sandbox.files.exists, "/tmp")) is True
+        made = await run(sandbox.info)
+        assert made.sandbox_id == sandbox.sandbox_id
         assert made.metadata == {"who": "test"}
         assert made.state == "running"
         assert made.end_at - made.started_at == pytest.approx(
             timedelta(seconds=600), abs=timedelta(seconds=2)
         )
-        await sandbox.renew(10)
-        assert (await sandbox.info()).end_at == made.end_at
+        await run(partial(sandbox.renew, 10))
+        assert (await run(sandbox.info)).end_at == made.end_at
+        await run(partial(sandbox.renew, 700))
+        longer = await run(sandbox.info)
+        assert longer.end_at > made.end_at + timedelta(seconds=50)
         found = await client.connect(sandbox.sandbox_id, ttl_seconds=1000)
-        renewed = await found.info()
-        assert renewed.end_at > made.end_at + timedelta(seconds=300)
-        await found.set_ttl(60)
+        assert found.sandbox_id == sandbox.sandbox_id
+        renewed = await run(found.info)
+        assert renewed.end_at > longer.end_at + timedelta(seconds=200)
+        await run(partial(found.set_ttl, 60))
         assert (await client.info(found.sandbox_id)).end_at < made.end_at
+        await client.set_ttl(found.sandbox_id, 2000)
+        assert (await client.info(found.sandbox_id)).end_at > renewed.end_at
         assert sandbox.sandbox_id in [info.sandbox_id for info in await client.list()]
-        assert await sandbox.kill() is True
-        assert await sandbox.kill() is False
+        assert await run(sandbox.kill) is True
+        assert await run(sandbox.kill) is False
         assert sandbox.sandbox_id not in [info.sandbox_id for info in await client.list()]
+        other = await client.create()
+        assert await client.kill(other.sandbox_id) is True
+        assert await client.kill(other.sandbox_id) is False
 
 
 async def test_an_ended_sandbox_is_not_found_by_every_call(subject: Subject) -> None:
@@ -326,35 +340,56 @@ async def test_an_ended_sandbox_is_not_found_by_every_call(subject: Subject) -> 
 
 @pytest.mark.parametrize("sandbox_id", ["none", "", "..", "../x", "a/b", "a?b", "x" * 200, "é", 5])
 async def test_an_unknown_or_impossible_id_is_not_found(
-    settings: dict[str, Any], sandbox_id: Any
+    settings: dict[str, Any], surface: str, sandbox_id: Any
 ) -> None:
-    async with agent_sandbox.SandboxClient(**settings) as client:
+    async with Lives(surface, settings) as client:
         for call in (client.connect, client.info):
             with pytest.raises(SandboxNotFoundError):
                 await call(sandbox_id)
+        with pytest.raises(SandboxNotFoundError):
+            await client.set_ttl(sandbox_id, 60)
         assert await client.kill(sandbox_id) is False
 
 
 @pytest.mark.parametrize("ttl", [0, -1, 86_401, True, 1.5, "60"])
-async def test_a_ttl_out_of_range_is_refused(settings: dict[str, Any], ttl: Any) -> None:
-    async with agent_sandbox.SandboxClient(**settings) as client:
+async def test_a_ttl_out_of_range_is_refused(
+    settings: dict[str, Any], surface: str, ttl: Any
+) -> None:
+    async with Lives(surface, settings) as client:
         with pytest.raises(ArgumentError):
             await client.create(ttl_seconds=ttl)
+        with pytest.raises(ArgumentError):
+            await client.connect("any", ttl_seconds=ttl)
         with pytest.raises(ArgumentError):
             await client.set_ttl("any", ttl)
 
 
-async def test_a_connected_sandbox_lives_on_after_its_block(settings: dict[str, Any]) -> None:
-    async with await agent_sandbox.Sandbox.create(**settings) as made:
-        async with await agent_sandbox.Sandbox.connect(made.sandbox_id, **settings) as found:
-            await found.files.write("/tmp/a", b"x")
-        assert await made.files.read_bytes("/tmp/a") == b"x"
-    ids = [info.sandbox_id for info in await agent_sandbox.Sandbox.list(**settings)]
-    assert made.sandbox_id not in ids
+async def test_a_connected_sandbox_lives_on_after_its_block_and_a_created_one_ends(
+    settings: dict[str, Any], surface: str
+) -> None:
+    if surface == "async":
+        async with await agent_sandbox.Sandbox.create(**settings) as made:
+            async with await agent_sandbox.Sandbox.connect(made.sandbox_id, **settings) as found:
+                await found.files.write("/tmp/a", b"x")
+            assert await made.files.read_bytes("/tmp/a") == b"x"
+        ids = [info.sandbox_id for info in await agent_sandbox.Sandbox.list(**settings)]
+        assert made.sandbox_id not in ids
+        return
+
+    def blocking() -> None:
+        of = agent_sandbox.sync.Sandbox
+        with of.create(**settings) as made:
+            with of.connect(made.sandbox_id, **settings) as found:
+                found.files.write("/tmp/a", b"x")
+            assert made.files.read_bytes("/tmp/a") == b"x"
+            assert made.sandbox_id in [info.sandbox_id for info in of.list(**settings)]
+        assert made.sandbox_id not in [info.sandbox_id for info in of.list(**settings)]
+
+    await anyio.to_thread.run_sync(blocking)
 
 
-async def test_a_wrong_key_is_refused(tcp: Service) -> None:
-    async with agent_sandbox.SandboxClient(api_url=tcp.url, api_key="wrong") as client:
+async def test_a_wrong_key_is_refused(tcp: Service, surface: str) -> None:
+    async with Lives(surface, {"api_url": tcp.url, "api_key": "wrong"}) as client:
         with pytest.raises(agent_sandbox.AgentSandboxError) as caught:
             await client.create()
         assert caught.value.code == "E5005"

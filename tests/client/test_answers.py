@@ -8,12 +8,11 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
-from tests.client.conftest import Connect, assert_clean, run, sends
+from pydantic import ValidationError
+from tests.client.conftest import Connect, Lives, assert_clean, sends
 from tests.support.bad_peer import SANDBOX_ID, BadPeer, Talk, answer
 from tests.support.bad_peer import chunked as chunked_answer
 
-import agent_sandbox
-import agent_sandbox.sync
 from agent_sandbox.client import _sinks
 from agent_sandbox.client.operations import _entries
 from agent_sandbox.models import (
@@ -136,24 +135,32 @@ async def test_the_root_is_found_whatever_a_service_calls_it(connect: Connect, n
             assert (await subject.files("stat", "/")).name == ""
 
 
-async def test_a_list_of_more_entries_than_any_service_sends_is_refused(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    body = b'{"entries":[' + b",".join([b"{}"] * 300_000) + b"]}"
-    with BadPeer(sends(answer(body))) as peer:
-        async with connect(peer) as subject:
-            with pytest.raises(TransferError):
-                await subject.files("list", "/d")
-            assert subject.busy() == 0
+def many(count: int) -> bytes:
+    """Return a list of so many good entries."""
+    entries = [ENTRY | {"name": f"{n:0100}", "path": f"/d/{n:0100}"} for n in range(count)]
+    return json.dumps({"entries": entries}).encode()
 
 
-async def test_a_list_of_as_many_entries_as_express_sends_is_returned() -> None:
+async def test_a_list_of_as_many_entries_as_express_sends_is_returned_and_no_longer_one() -> None:
     """Above 4 MiB, which bounds every other message."""
-    entries = (ENTRY | {"name": f"{n:0100}", "path": f"/d/{n:0100}"} for n in range(100_000))
-    body = json.dumps({"entries": list(entries)}).encode()
+    body = many(_entries.MAX_ENTRIES)
     assert len(body) > 4 * wire.MAX_MESSAGE_BYTES
     found = await anyio.to_thread.run_sync(lambda: _entries.listed(body, path="/d", depth=1))
-    assert len(found) == _entries.MAX_ENTRIES
+    assert len(found) == _entries.MAX_ENTRIES == 100_000
+    longer = body[:-2] + b"," + many(1)[len(b'{"entries": [') :]
+    with pytest.raises(ValidationError) as caught:
+        await anyio.to_thread.run_sync(lambda: _entries.listed(longer, path="/d", depth=1))
+    assert [error["type"] for error in caught.value.errors(include_input=False)] == ["too_long"]
+
+
+async def test_a_list_that_is_longer_than_any_service_sends_is_refused(connect: Connect) -> None:
+    body = many(1)[:-2] + b",{}" * _entries.MAX_ENTRIES + b"]}"
+    with BadPeer(sends(answer(body))) as peer:
+        async with connect(peer) as subject:
+            with pytest.raises(TransferError) as caught:
+                await subject.files("list", "/d")
+            assert_clean(caught.value)
+            assert subject.busy() == 0
 
 
 async def test_a_long_list_does_not_hold_up_the_event_loop(connect: Connect) -> None:
@@ -221,11 +228,8 @@ class Control(BadPeer):
 
 async def control(surface: str, peer: BadPeer, method: str, *arguments: Any) -> Any:
     """Call a method of a client of the surface, and close the client."""
-    if surface == "async":
-        async with agent_sandbox.SandboxClient(api_url=peer.url) as client:
-            return await getattr(client, method)(*arguments)
-    with agent_sandbox.sync.SandboxClient(api_url=peer.url) as blocking:
-        return await run(lambda: getattr(blocking, method)(*arguments))
+    async with Lives(surface, {"api_url": peer.url}) as client:
+        return await getattr(client, method)(*arguments)
 
 
 def as_json(value: Any, **options: Any) -> bytes:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import random
 import socket
+import threading
 import time
 from typing import Any
 
 import pytest
 from tests.client.conftest import Connect, assert_clean, refused, sends
 from tests.support.bad_peer import TOKEN, BadPeer, Script, Talk, answer, chunked
+from tests.support.environment import PROXIES, without
 
+from agent_sandbox.client import _sinks
 from agent_sandbox.client._in_time import Rescue
 from agent_sandbox.models import (
     FileSizeLimitError,
@@ -24,24 +28,29 @@ GZIP = b"Content-Encoding: gzip\r\n"
 # --- Whole answers ----------------------------------------------------------------------------
 
 GOOD = {
-    "length": answer(b"abc"),
-    "empty": answer(b""),
-    "chunked": chunked(b"a", b"bc"),
-    "chunked and empty": chunked(),
-    "identity in capitals and spaces": answer(b"abc", headers=b"Content-Encoding:  IDENTITY \r\n"),
-    "identity twice": answer(b"abc", headers=b"Content-Encoding: identity\r\n" * 2),
-    "length twice, the same": answer(b"abc", headers=b"Content-Length: 3\r\n"),
-    "HTTP/1.0 with a length": answer(b"abc", version=b"HTTP/1.0"),
-    "an informational answer first": b"HTTP/1.1 103 Early Hints\r\n\r\n" + answer(b"abc"),
+    "length": (answer(b"abc"), b"abc"),
+    "empty": (answer(b""), b""),
+    "chunked": (chunked(b"a", b"bc"), b"abc"),
+    "chunked and empty": (chunked(), b""),
+    "identity in capitals and spaces": (
+        answer(b"abc", headers=b"Content-Encoding:  IDENTITY \r\n"),
+        b"abc",
+    ),
+    "identity twice": (answer(b"abc", headers=b"Content-Encoding: identity\r\n" * 2), b"abc"),
+    "length twice, the same": (answer(b"abc", headers=b"Content-Length: 3\r\n"), b"abc"),
+    "HTTP/1.0 with a length": (answer(b"abc", version=b"HTTP/1.0"), b"abc"),
+    "an informational answer first": (
+        b"HTTP/1.1 103 Early Hints\r\n\r\n" + answer(b"abc"),
+        b"abc",
+    ),
 }
 
 
-@pytest.mark.parametrize("wire", GOOD.values(), ids=GOOD)
-async def test_a_proved_body_is_returned(connect: Connect, wire: bytes) -> None:
+@pytest.mark.parametrize(("wire", "expected"), GOOD.values(), ids=GOOD)
+async def test_a_proved_body_is_returned(connect: Connect, wire: bytes, expected: bytes) -> None:
     with BadPeer(sends(wire)) as peer:
         async with connect(peer) as subject:
-            data = await subject.files("read_bytes", "/f", max_bytes=3)
-            assert data in (b"abc", b"")
+            assert await subject.files("read_bytes", "/f", max_bytes=3) == expected
             assert subject.busy() == 0
             assert peer.data_requests[0].header("accept-encoding") == ["identity"]
             assert peer.data_requests[0].header("x-access-token") == [TOKEN]
@@ -333,6 +342,47 @@ async def test_what_unpacks_is_whole(connect: Connect) -> None:
                     assert subject.busy() == 0
 
 
+PIECE = _sinks.INFLATE_BYTES
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[0], [PIECE], [3 * PIECE], [3 * PIECE + 1, 2 * PIECE - 1], [PIECE, 0, PIECE]],
+    ids=str,
+)
+@pytest.mark.parametrize("cut", [1, 100, 65_536])
+async def test_what_unpacks_to_many_pieces_is_whole_however_it_is_cut(
+    sizes: list[int], cut: int
+) -> None:
+    whole = [random.Random(0).randbytes(100_000) + bytes(max(size, 100_000)) for size in sizes]  # noqa: S311
+    expected = [data[:size] for data, size in zip(whole, sizes, strict=True)]
+    packed = b"".join(map(gzip.compress, expected))
+    sink = _sinks.Gunzipped()
+    for at in range(0, len(packed), cut):
+        if sink.feed(packed[at : at + cut]):
+            sink.spill()
+    assert sink.finish() == b"".join(expected)
+
+
+async def test_unpacking_holds_up_no_event_loop(
+    connect: Connect, surface: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = random.Random(0).randbytes(3 * PIECE)  # noqa: S311 - does not pack, so it is many chunks
+    unpacked_in: list[int] = []
+    spill = _sinks.Gunzipped.spill
+
+    def recorded(self: _sinks.Gunzipped) -> None:
+        unpacked_in.append(threading.get_ident())
+        spill(self)
+
+    monkeypatch.setattr(_sinks.Gunzipped, "spill", recorded)
+    with BadPeer(sends(answer(gzip.compress(data, 1), headers=GZIP))) as peer:
+        async with connect(peer) as subject:
+            assert await subject.files("read_bytes", "/f") == data
+    assert len(unpacked_in) >= 3
+    assert threading.get_ident() not in unpacked_in
+
+
 @pytest.mark.parametrize("coding", [b"br", b"gzip, gzip", b",".join([b"gzip"] * 9_000), b"x"])
 async def test_an_unbounded_read_unpacks_only_what_it_asked_for(
     connect: Connect, coding: bytes
@@ -347,10 +397,9 @@ async def test_an_unbounded_read_unpacks_only_what_it_asked_for(
 async def test_proxies_of_the_environment_are_ignored_for_loopback(
     connect: Connect, http_client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    without(monkeypatch, PROXIES)
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
     with BadPeer(sends(answer(b"abc"))) as peer:
         async with connect(peer) as subject:
             assert await subject.files("read_bytes", "/f", max_bytes=3) == b"abc"

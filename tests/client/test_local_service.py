@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.environment import SETTINGS
 from tests.support.express import wait_until
 
 import agent_sandbox
@@ -22,20 +23,6 @@ import agent_sandbox.sync
 from agent_sandbox.client.providers import child, local
 from agent_sandbox.express import privileges
 from agent_sandbox.models import SandboxTimeoutError, SandboxUnavailableError
-
-VARIABLES = {
-    "AGENT_SANDBOX_PROVIDER",
-    "AGENT_SANDBOX_API_URL",
-    "AGENT_SANDBOX_API_KEY",
-    "AGENT_SANDBOX_URL",
-}
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-
 
 # --- The embedded service ---------------------------------------------------------------------
 
@@ -262,7 +249,7 @@ def test_what_somebody_put_beside_the_socket_stays(service: Any, base: Path) -> 
 
 def run(code: str, *, warnings: str = "error") -> subprocess.CompletedProcess[str]:
     """Run a program to its end."""
-    kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    kept = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     return subprocess.run(
         [sys.executable, "-W", warnings, "-c", textwrap.dedent(code)],
         capture_output=True,

@@ -7,8 +7,9 @@ from typing import Any
 import anyio.to_thread
 import httpx2
 import pytest
-from tests.client.conftest import Subject
+from tests.client.conftest import Lives, Subject
 from tests.support.bad_peer import SANDBOX_ID, BadPeer, Talk, answer
+from tests.support.environment import PROXIES, without
 
 import agent_sandbox
 import agent_sandbox.sync
@@ -18,20 +19,6 @@ from agent_sandbox.client.providers import Endpoint
 from agent_sandbox.client.settings import Settings
 from agent_sandbox.models import ConfigError, SandboxUnavailableError, UnsupportedError
 from agent_sandbox.wire import e2b
-
-VARIABLES = {
-    "AGENT_SANDBOX_PROVIDER",
-    "AGENT_SANDBOX_API_URL",
-    "AGENT_SANDBOX_API_KEY",
-    "AGENT_SANDBOX_URL",
-}
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-
 
 # --- Settings ---------------------------------------------------------------------------------
 
@@ -44,7 +31,12 @@ URL = "http://127.0.0.1:1"
         ({}, {}, Settings("local")),
         ({}, {"AGENT_SANDBOX_PROVIDER": ""}, Settings("local")),
         ({"provider": "local"}, {"AGENT_SANDBOX_API_URL": URL}, Settings("local")),
-        ({}, {"AGENT_SANDBOX_PROVIDER": "local", "AGENT_SANDBOX_API_URL": URL}, Settings("local")),
+        ({}, {"AGENT_SANDBOX_PROVIDER": "local"}, Settings("local")),
+        (
+            {"provider": "local"},
+            {"AGENT_SANDBOX_PROVIDER": "express", "AGENT_SANDBOX_API_KEY": "k"},
+            Settings("local"),
+        ),
         ({"api_url": URL}, {}, Settings("express", URL)),
         ({"api_url": URL}, {"AGENT_SANDBOX_PROVIDER": "local"}, Settings("express", URL)),
         ({}, {"AGENT_SANDBOX_API_URL": URL + "/"}, Settings("express", URL)),
@@ -62,6 +54,20 @@ URL = "http://127.0.0.1:1"
             },
             Settings("express", URL, "k", "https://data.example/x"),
         ),
+        (
+            {"provider": "node"},
+            {"AGENT_SANDBOX_NODE_PACKAGES": "/p", "AGENT_SANDBOX_API_KEY": "k"},
+            Settings("node", None, "k", node_packages="/p"),
+        ),
+        (
+            {"api_url": URL},
+            {
+                "AGENT_SANDBOX_PROVIDER": "node",
+                "AGENT_SANDBOX_NODE": "/n",
+                "AGENT_SANDBOX_NODE_PACKAGES": "/p",
+            },
+            Settings("express", URL),
+        ),
     ],
 )
 def test_an_argument_wins_over_the_environment_and_that_over_the_default(
@@ -70,7 +76,7 @@ def test_an_argument_wins_over_the_environment_and_that_over_the_default(
     assert Settings.resolve(environ=environ, **arguments) == expected
 
 
-PROVIDER = "The provider is one of: local, express."
+PROVIDER = "The provider is one of: local, express, node."
 LOCAL = "Local sandboxes have no api_url, api_key or sandbox_url."
 API_URL = "api_url (AGENT_SANDBOX_API_URL) must be "
 
@@ -80,6 +86,11 @@ API_URL = "api_url (AGENT_SANDBOX_API_URL) must be "
     [
         ({"provider": "nobody"}, PROVIDER),
         ({"provider": "express"}, "The express provider needs an api_url (AGENT_SANDBOX_API_URL)."),
+        (
+            {"provider": "node"},
+            "The node provider needs AGENT_SANDBOX_NODE_PACKAGES: the folder whose node_modules"
+            " holds the package e2b.",
+        ),
         ({"provider": "local", "api_url": URL}, LOCAL),
         ({"provider": "local", "api_key": "k"}, LOCAL),
         ({"provider": "local", "sandbox_url": URL}, LOCAL),
@@ -95,6 +106,9 @@ API_URL = "api_url (AGENT_SANDBOX_API_URL) must be "
         ),
         ({"api_url": "http://host/?q"}, API_URL + "a URL without credentials, query or fragment."),
         ({"api_url": "http://host/#f"}, API_URL + "a URL without credentials, query or fragment."),
+        ({"api_url": "http://host/?"}, API_URL + "a URL without credentials, query or fragment."),
+        ({"api_url": "http://host/#"}, API_URL + "a URL without credentials, query or fragment."),
+        ({"api_url": "http://host?#"}, API_URL + "a URL without credentials, query or fragment."),
         (
             {"api_url": URL, "api_key": "a\nb"},
             "api_key (AGENT_SANDBOX_API_KEY) must be visible ASCII.",
@@ -116,6 +130,30 @@ def test_settings_that_cannot_work_are_refused_with_a_reason_that_repeats_nothin
     with pytest.raises(ConfigError) as caught:
         Settings.resolve(environ={}, **arguments)
     assert caught.value.__dict__ == {"reason": reason}
+    assert str(caught.value) == f"{ConfigError.text} {reason}"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"AGENT_SANDBOX_PROVIDER": "local", "AGENT_SANDBOX_API_URL": URL},
+        {"AGENT_SANDBOX_PROVIDER": "local", "AGENT_SANDBOX_API_KEY": "canary"},
+        {"AGENT_SANDBOX_PROVIDER": "local", "AGENT_SANDBOX_URL": URL},
+        {"AGENT_SANDBOX_API_KEY": "canary"},
+        {"AGENT_SANDBOX_URL": URL},
+    ],
+    ids=lambda environ: "+".join(environ),
+)
+def test_an_environment_that_means_two_things_is_refused(environ: dict[str, str]) -> None:
+    """Else a forgotten address would put the work on this machine, and nobody would know."""
+    with pytest.raises(ConfigError) as caught:
+        Settings.resolve(environ=environ)
+    assert caught.value.reason == (
+        "Local sandboxes have no AGENT_SANDBOX_API_URL, AGENT_SANDBOX_API_KEY, AGENT_SANDBOX_URL:"
+        " unset them, or set AGENT_SANDBOX_API_URL and no local provider."
+    )
+    assert Settings.resolve(environ=environ, provider="local") == Settings("local")
+    assert Settings.resolve(environ=environ, api_url=URL).provider == "express"
 
 
 def test_secrets_have_no_repr() -> None:
@@ -177,8 +215,7 @@ def test_loopback_is_known_by_its_name(host: str, expected: bool) -> None:
 
 
 def test_proxies_are_for_the_network_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+    without(monkeypatch, PROXIES)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("https_proxy", "127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "internal.example")
@@ -189,11 +226,37 @@ def test_proxies_are_for_the_network_only(monkeypatch: pytest.MonkeyPatch) -> No
     assert proxy_for("https", "example.com") == "http://127.0.0.1:9"
 
 
+KIND = "The proxy of the environment must be an http, https or socks5 URL."
+
+
+@pytest.mark.parametrize("variable", ["all_proxy", "ALL_PROXY", "http_proxy"])
+@pytest.mark.parametrize(
+    ("proxy", "reason"),
+    [
+        ("socks5://canary:canary@127.0.0.1:9", "needs the package socksio"),
+        ("SOCKS5H://127.0.0.1:9", "needs the package socksio"),
+        ("socks4://canary:canary@127.0.0.1:9", KIND),
+        ("ftp://canary@127.0.0.1:9", KIND),
+        ("http://127.0.0.1:99999", KIND),
+        ("http://", KIND),
+    ],
+)
+async def test_a_proxy_that_cannot_be_used_is_a_fault_of_the_settings(
+    surface: str, monkeypatch: pytest.MonkeyPatch, variable: str, proxy: str, reason: str
+) -> None:
+    without(monkeypatch, PROXIES)
+    monkeypatch.setenv(variable, proxy)
+    async with Lives(surface, {"api_url": "http://sandboxes.example"}) as client:
+        with pytest.raises(ConfigError) as caught:
+            await client.create(deadline_s=10)
+    assert reason in caught.value.reason
+    assert "canary" not in str(caught.value)
+
+
 async def test_a_proxy_of_the_environment_is_used_for_the_network(
     surface: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+    without(monkeypatch, PROXIES)
 
     def script(talk: Talk) -> None:
         talk.send(answer(b"abc"))

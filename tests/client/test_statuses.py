@@ -9,6 +9,7 @@ from tests.support.bad_peer import BadPeer, Talk, answer
 from agent_sandbox.models import (
     AuthenticationError,
     FileConflictError,
+    FileKindError,
     FileMissingError,
     FilePermissionError,
     SandboxNotFoundError,
@@ -24,7 +25,7 @@ STATUSES = {
     "206": TransferError,
     "204": TransferError,
     "304": TransferError,
-    "400": None,
+    "400": FileKindError,
     "401": AuthenticationError,
     "403": FilePermissionError,
     "404": FileMissingError,
@@ -37,14 +38,12 @@ STATUSES = {
 }
 
 
-@pytest.mark.parametrize("status", [s for s, error in STATUSES.items() if error])
+@pytest.mark.parametrize("status", STATUSES)
 async def test_a_status_is_an_error_whose_text_is_ours(connect: Connect, status: str) -> None:
     headers = b"Location: http://127.0.0.1:9/\r\nContent-Type: application/json\r\n"
     body = b"" if status in ("204", "304") else b'{"code":1,"message":"%s"}' % CANARY
     wire = answer(body, status=status.encode() + b" " + CANARY, headers=headers)
-    expected = STATUSES[status]
-    assert expected is not None
-    peer = await refused(connect, sends(wire), expected)
+    peer = await refused(connect, sends(wire), STATUSES[status])
     assert len(peer.data_requests) == 1  # a redirect is not followed, and nothing is tried twice
 
 

@@ -249,11 +249,9 @@ async def test_a_stream_that_is_left_early_gives_its_connection_back(connect: Co
             if subject.blocking:
                 with subject.sandbox.files.stream("/f") as chunks:
                     assert len(next(chunks)) > 0
-                assert list(chunks) == []
             else:
                 async with subject.sandbox.files.stream("/f") as chunks:
                     assert len(await anext(chunks)) > 0
-                assert [chunk async for chunk in chunks] == []
             assert subject.busy() == 0
             assert peer.data_talk().ended.wait(WAIT_S)
 

@@ -14,6 +14,7 @@ from e2b import (
     FileType,
     InvalidArgumentException,
     Sandbox,
+    SandboxException,
     SandboxNotFoundException,
     SandboxQuery,
 )
@@ -65,6 +66,12 @@ def test_the_control_plane_serves_the_sdk(sandbox: Sandbox, options: dict[str, A
     assert not sandbox.is_running()
     with pytest.raises(SandboxNotFoundException):
         Sandbox.connect(sandbox.sandbox_id, **options)
+
+
+def test_a_pause_is_refused_in_plain_words(sandbox: Sandbox) -> None:
+    with pytest.raises(SandboxException, match=r"501: .*does not support this operation"):
+        sandbox.pause()
+    assert sandbox.is_running(), "nothing was done"
 
 
 def test_every_kind_of_content_goes_up_and_comes_down(sandbox: Sandbox) -> None:

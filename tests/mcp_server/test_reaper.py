@@ -26,7 +26,7 @@ class Destroyer:
         self.open.set()
         self.at_once = self.most_at_once = 0
 
-    async def kill(self, sandbox_id: str) -> bool:
+    async def release(self, sandbox_id: str) -> bool:
         self.calls[sandbox_id] += 1
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)

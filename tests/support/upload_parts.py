@@ -63,6 +63,24 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 
     raise AssertionError("the server did not start in time")
 
 
+def listening(
+    start: Callable[[int], subprocess.Popen[bytes]], seconds: float = 60.0
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a server on a free port; on another where somebody took that one meanwhile."""
+    for _ in range(5):
+        port = free_port()
+        process = start(port)
+        try:
+            wait_for_port(port, process, seconds)
+        except AssertionError:
+            if process.poll() is None:
+                stop(process)
+                raise
+        else:
+            return process, port
+    raise AssertionError("the server ends whenever it starts")
+
+
 def plain_user() -> dict[str, Any]:
     """Return how `subprocess` starts a server as a plain user: PostgreSQL refuses root."""
     if os.getuid():
@@ -77,7 +95,7 @@ def _own(path: Path, who: dict[str, Any]) -> None:
         os.chown(path, who["user"], who["group"])
 
 
-def _stop(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGINT) -> None:
+def stop(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGINT) -> None:
     process.send_signal(how)
     try:
         process.wait(10)
@@ -98,7 +116,6 @@ def _program(name: str) -> str:
 def postgres(*, fsync: bool = False) -> Iterator[str]:
     """Run a PostgreSQL of its own on a loopback port; yield the DSN of an empty database."""
     who = plain_user()
-    port = free_port()
     root = Path(tempfile.mkdtemp(prefix="uploads-pg-"))
     _own(root, who)
     try:
@@ -106,29 +123,26 @@ def postgres(*, fsync: bool = False) -> Iterator[str]:
             [_program("initdb"), "-D", root / "data", "-U", "test", "-A", "trust", "--no-sync"],
             check=True, stdout=subprocess.DEVNULL, cwd=root, timeout=120, **who,
         )  # fmt: skip
-        options = [
-            "-c",
-            "listen_addresses=127.0.0.1",
-            "-c",
-            f"port={port}",
-            "-c",
-            f"fsync={'on' if fsync else 'off'}",
-        ]
-        options += ["-c", f"unix_socket_directories={root}", "-c", "max_connections=100"]
-        with (root / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [_program("postgres"), "-D", root / "data", *options],
-                stdout=log, stderr=log, cwd=root, **who,
-            )  # fmt: skip
+        options = ["listen_addresses=127.0.0.1", f"fsync={'on' if fsync else 'off'}"]
+        options += [f"unix_socket_directories={root}", "max_connections=100"]
+
+        def start(port: int) -> subprocess.Popen[bytes]:
+            given = [word for option in (*options, f"port={port}") for word in ("-c", option)]
+            with (root / "log").open("wb") as log:
+                return subprocess.Popen(
+                    [_program("postgres"), "-D", root / "data", *given],
+                    stdout=log, stderr=log, cwd=root, **who,
+                )  # fmt: skip
+
+        process, port = listening(start)
         try:
-            wait_for_port(port, process)
             ready = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
             end = time.monotonic() + 30
             while subprocess.run(ready, timeout=10).returncode:
                 assert time.monotonic() < end, "PostgreSQL does not become ready"
             yield f"postgresql://test@127.0.0.1:{port}/postgres"
         finally:
-            _stop(process)
+            stop(process)
     finally:
         shutil.rmtree(root)
 
@@ -137,26 +151,29 @@ def postgres(*, fsync: bool = False) -> Iterator[str]:
 def pgbouncer(dsn: str) -> Iterator[str]:
     """Run pgbouncer in transaction mode before a server, with two connections to it."""
     who = plain_user()
-    port, target = free_port(), dsn.split("@127.0.0.1:")[1].split("/")[0]
+    target = dsn.split("@127.0.0.1:")[1].split("/")[0]
     root = Path(tempfile.mkdtemp(prefix="uploads-pgb-"))
     _own(root, who)
     (root / "users").write_text('"test" ""\n')
-    (root / "ini").write_text(
-        f"[databases]\n* = host=127.0.0.1 port={target} user=test\n[pgbouncer]\n"
-        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
-        f"auth_type = trust\nauth_file = {root}/users\n"
-        "pool_mode = transaction\ndefault_pool_size = 2\n"
-    )
-    try:
-        process = subprocess.Popen(
+
+    def start(port: int) -> subprocess.Popen[bytes]:
+        (root / "ini").write_text(
+            f"[databases]\n* = host=127.0.0.1 port={target} user=test\n[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+            f"auth_type = trust\nauth_file = {root}/users\n"
+            "pool_mode = transaction\ndefault_pool_size = 2\n"
+        )
+        return subprocess.Popen(
             [_program("pgbouncer"), "-q", root / "ini"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=root, **who,
         )  # fmt: skip
+
+    try:
+        process, port = listening(start)
         try:
-            wait_for_port(port, process)
             yield dsn.replace(f":{target}/", f":{port}/")
         finally:
-            _stop(process)
+            stop(process)
     finally:
         shutil.rmtree(root)
 
@@ -165,24 +182,27 @@ def pgbouncer(dsn: str) -> Iterator[str]:
 def s3_server() -> Iterator[dict[str, Any]]:
     """Run SeaweedFS with its S3 door; yield settings for `S3Blobs`."""
     root = Path(tempfile.mkdtemp(prefix="uploads-s3-"))
-    ports = {
-        name: free_port()
-        for name in ("master.port", "volume.port", "filer.port", "s3.port", "master.port.grpc")
-    }
-    ports |= {name: free_port() for name in ("volume.port.grpc", "filer.port.grpc", "s3.port.grpc")}
     weed = Path(sys.executable).with_name("weed")
-    process = subprocess.Popen(
-        [
-            str(weed) if weed.exists() else _program("weed"),
-            "server", "-s3", f"-dir={root}", "-ip=127.0.0.1", "-master.volumeSizeLimitMB=64",
-            "-volume.max=20", *(f"-{name}={port}" for name, port in ports.items()),
-        ],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=root,
-    )  # fmt: skip
-    endpoint = f"http://127.0.0.1:{ports['s3.port']}"
+    others = ("master.port", "volume.port", "filer.port")
+    inner = ("master.port.grpc", "volume.port.grpc", "filer.port.grpc", "s3.port.grpc")
+
+    def start(port: int) -> subprocess.Popen[bytes]:
+        ports = {"s3.port": port, **{name: free_port() for name in (*others, *inner)}}
+        # Its other doors have fixed ports: a second server on the machine could not start.
+        ports |= {"s3.port.iceberg": 0, "s3.port.lance": 0}
+        return subprocess.Popen(
+            [
+                str(weed) if weed.exists() else _program("weed"),
+                "server", "-s3", f"-dir={root}", "-ip=127.0.0.1", "-master.volumeSizeLimitMB=64",
+                "-volume.max=20", *(f"-{name}={number}" for name, number in ports.items()),
+            ],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=root,
+        )  # fmt: skip
+
+    process, port = listening(start)
+    endpoint = f"http://127.0.0.1:{port}"
     try:
-        wait_for_port(ports["s3.port"], process, 60)
-        _make_bucket(f"{endpoint}/uploads")
+        make_bucket(f"{endpoint}/uploads")
         yield {
             "bucket": "uploads",
             "endpoint": endpoint,
@@ -191,11 +211,11 @@ def s3_server() -> Iterator[dict[str, Any]]:
             "client_options": {"allow_http": True},
         }
     finally:
-        _stop(process, signal.SIGKILL)  # its data is thrown away
+        stop(process, signal.SIGKILL)  # its data is thrown away
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _make_bucket(url: str) -> None:
+def make_bucket(url: str) -> None:
     """Make a bucket, and wait until it takes an object: volumes come up after the port."""
     end = time.monotonic() + 60
     for request in (

@@ -24,6 +24,7 @@ from agent_sandbox.cli.listing import LIST, LS
 from agent_sandbox.cli.mcp import MCP
 from agent_sandbox.cli.run import RUN
 from agent_sandbox.cli.serve import SERVE
+from agent_sandbox.cli.token import TOKEN
 from agent_sandbox.errors import EXIT_STATUS, AgentSandboxError, ArgumentError, ConfigError
 
 EXIT_USAGE = 2
@@ -41,7 +42,7 @@ next steps:
   agent-sandbox COMMAND --help          every option of a command, with examples
 """
 
-COMMANDS: tuple[Command, ...] = (MCP, SERVE, CREATE, LIST, LS, CP, RUN, KILL, DOCTOR)
+COMMANDS: tuple[Command, ...] = (MCP, SERVE, CREATE, LIST, LS, CP, RUN, KILL, TOKEN, DOCTOR)
 """Every command, in the order of the help."""
 
 

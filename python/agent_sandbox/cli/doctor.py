@@ -71,7 +71,7 @@ def _kernel() -> Finding:
     try:
         require_openat2()
     except ConfigError as error:
-        return Finding("kernel", False, platform.release(), vars(error)["reason"])
+        return Finding("kernel", False, platform.release(), error.reason)
     return Finding("kernel", True, f"{platform.system()} {platform.release()}")
 
 
@@ -85,7 +85,7 @@ def _state() -> Finding:
         uid, gid = service_ids()
         open_state_dir(path, uid=uid, gid=gid).close()
     except ConfigError as error:
-        return Finding(name, False, str(path), vars(error)["reason"])
+        return Finding(name, False, str(path), error.reason)
     return Finding(name, True, str(path))
 
 

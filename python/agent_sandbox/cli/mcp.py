@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent_sandbox.cli import _arguments
 from agent_sandbox.cli._arguments import Command, Usage
 from agent_sandbox.limits import DEFAULT_TTL_S, MAX_TTL_S
+
+if TYPE_CHECKING:
+    from agent_sandbox.mcp_server.auth.settings import OAuthConfig
 
 _EXAMPLES = """\
 examples:
@@ -15,6 +20,8 @@ examples:
       STDIO, with an embedded sandbox service: no account and no configuration.
   agent-sandbox mcp --transport http --port 8000
       Streamable HTTP at http://127.0.0.1:8000/mcp.
+  agent-sandbox mcp --transport http --host 0.0.0.0 --token-file /etc/agent-sandbox/tokens
+      for others; `agent-sandbox token new NAME` makes a token and its line for the file.
   AGENT_SANDBOX_API_KEY=... agent-sandbox mcp --api-url https://sandboxes.example.com
       sandboxes of a service elsewhere. The key is read from the environment only.
 """
@@ -62,36 +69,79 @@ def _add(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"life of a sandbox after its last use, 1 to {MAX_TTL_S} ({DEFAULT_TTL_S})",
     )
+    _add_credentials(parser)
     where = parser.add_argument_group(
         "where the sandboxes are",
         "Without any of these: AGENT_SANDBOX_PROVIDER, _API_URL, _URL and _API_KEY, else an"
         " embedded service that ends with this command.",
     )
     where.add_argument(
-        "--provider", choices=("local", "express"), help="embedded, or a service at --api-url"
+        "--provider",
+        choices=("local", "express", "node"),
+        help="embedded, a service at --api-url, or E2B's SDK for JavaScript (docs/sdk.md)",
     )
     where.add_argument("--api-url", metavar="URL", help="control plane of the service")
     where.add_argument("--sandbox-url", metavar="URL", help="data plane, where it is elsewhere")
     _arguments.add_isolation(parser.add_argument_group("embedded sandboxes"))
 
 
+def _add_credentials(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group(
+        "who may call over HTTP",
+        "Without any of these everyone who reaches the port, and only loopback is listened on."
+        " Tokens may also stand in AGENT_SANDBOX_TOKENS, as lines of a token file.",
+    ).add_argument
+    add(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="lines that `agent-sandbox token new` made; read again when it changes"
+        " (AGENT_SANDBOX_TOKEN_FILE)",
+    )
+    add("--oauth-issuer", metavar="URL", help="whose access tokens (JWT) are taken")
+    add("--oauth-jwks-url", metavar="URL", help="where the issuer's keys are")
+    add("--oauth-resource", metavar="URL", help="this server's /mcp, as its clients know it")
+    add("--oauth-audience", metavar="TEXT", help="what tokens must be for (the resource)")
+    add(
+        "--oauth-scope",
+        action="append",
+        default=[],
+        metavar="SCOPE",
+        help="what a token must allow; repeatable",
+    )
+    add(
+        "--oauth-deny-file",
+        type=Path,
+        metavar="FILE",
+        help="tokens, people and clients that are kept out; read again when it changes",
+    )
+
+
+_HTTP_ONLY = (
+    "host",
+    "port",
+    "insecure",
+    "allowed_host",
+    "allowed_origin",
+    "token_file",
+    "oauth_issuer",
+    "oauth_jwks_url",
+    "oauth_resource",
+    "oauth_audience",
+    "oauth_scope",
+    "oauth_deny_file",
+)
+
+
 def _run(arguments: argparse.Namespace) -> None:
     over_http = arguments.transport == "http"
-    for option in ("host", "port", "insecure", "allowed_host", "allowed_origin"):
+    for option in _HTTP_ONLY:
         value = getattr(arguments, option)
         given = value is not None and value is not False and value != []  # port 0 is given, too
         if given and not over_http:
             raise Usage("agent-sandbox mcp", f"--{option.replace('_', '-')} needs --transport http")
-    from agent_sandbox.mcp_server.config import McpConfig, is_loopback
-
-    host = arguments.host or "127.0.0.1"
-    if over_http and not arguments.insecure and not is_loopback(host):
-        raise Usage(
-            "agent-sandbox mcp",
-            f"{host} is open to others and there are no credentials yet: keep 127.0.0.1 behind an"
-            " authenticating proxy, or say --insecure",
-        )
     from agent_sandbox.mcp_server.app import run_http, run_stdio
+    from agent_sandbox.mcp_server.config import McpConfig
 
     config = McpConfig(
         provider=arguments.provider,
@@ -100,15 +150,37 @@ def _run(arguments: argparse.Namespace) -> None:
         isolation=arguments.isolation or "auto",
         allow_network=arguments.allow_network,
         ttl_seconds=arguments.ttl,
-        host=host,
+        host=arguments.host or "127.0.0.1",
         port=8000 if arguments.port is None else arguments.port,
         insecure=arguments.insecure,
         allowed_hosts=tuple(arguments.allowed_host),
         allowed_origins=tuple(arguments.allowed_origin),
+        token_file=arguments.token_file,
+        oauth=_oauth(arguments),
     )
     if not over_http and sys.stdin.isatty():
         print(_TO_A_PERSON, file=sys.stderr, flush=True)
     (run_http if over_http else run_stdio)(config)
+
+
+def _oauth(arguments: argparse.Namespace) -> OAuthConfig | None:
+    needed = {
+        name: getattr(arguments, f"oauth_{name}") for name in ("issuer", "jwks_url", "resource")
+    }
+    further = arguments.oauth_audience, arguments.oauth_scope, arguments.oauth_deny_file
+    if not any(needed.values()) and not any(further):
+        return None
+    for name, value in needed.items():
+        if value is None:
+            raise Usage("agent-sandbox mcp", f"OAuth needs --oauth-{name.replace('_', '-')}, too")
+    from agent_sandbox.mcp_server.auth.settings import OAuthConfig
+
+    return OAuthConfig(
+        **needed,
+        audience=arguments.oauth_audience,
+        scopes=tuple(arguments.oauth_scope),
+        deny_file=arguments.oauth_deny_file,
+    )
 
 
 MCP = Command("mcp", "serve MCP tools over STDIO or HTTP", _EXAMPLES, _add, _run)

@@ -6,7 +6,7 @@ answer, and returns its own result. A driver runs it: one for async, one for blo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -34,8 +34,11 @@ class Sink(Protocol[T_co]):
 
 
 @runtime_checkable
-class DiskSink(Sink[T_co], Protocol[T_co]):
-    """A sink whose `spill` waits for a disk, as `finish` does; its `feed` says when to spill."""
+class SpillingSink(Sink[T_co], Protocol[T_co]):
+    """A sink that holds chunks until `feed` says that it is time to `spill`.
+
+    That is work for another thread, as `finish` is: a disk, or unpacking.
+    """
 
     def spill(self) -> None: ...
 
@@ -49,7 +52,8 @@ class Decoder(Protocol[T_co]):
 
     started: bool
 
-    def feed(self, chunk: bytes, /) -> Sequence[T_co]: ...
+    def feed(self, chunk: bytes, /) -> Iterable[T_co]:
+        """Give items one by one, and raise behind those that were whole."""
 
     def finish(self) -> None:
         """Declare the end of the body, or raise where it may not end here."""
@@ -92,6 +96,7 @@ class Call(Generic[T_co]):
             such bound, but no single wait is longer than `TRANSFER_TIMEOUT_S`.
         timeout_error: Raised when time is over.
         broken_error: Raised when the exchange breaks.
+        endless: Whether a stream has no end but its closing, which then ends an iteration.
     """
 
     method: str
@@ -103,6 +108,7 @@ class Call(Generic[T_co]):
     deadline_s: float | None = TRANSFER_TIMEOUT_S
     timeout_error: type[AgentSandboxError] = TransferTimeoutError
     broken_error: type[AgentSandboxError] = TransferError
+    endless: bool = False
 
 
 Operation = Generator[Call[Any], Any, T]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import anyio.to_thread
 
@@ -122,7 +124,7 @@ class Content:
             elif isinstance(source, ReadableFile):
                 read = partial(source.read, READ_BYTES)
                 # Abandoned on cancellation: a pipe may never give anything, and time goes on.
-                while piece := await anyio.to_thread.run_sync(read, abandon_on_cancel=True):
+                while piece := _piece(await anyio.to_thread.run_sync(read, abandon_on_cancel=True)):
                     yield self._seen(piece)
             else:
                 for chunk in source:
@@ -193,10 +195,22 @@ def checked(chunk: Octets) -> Octets:
         TypeError: It is not bytes-like: an int would become zeros, a list its items.
     """
     if not isinstance(chunk, bytes | bytearray | memoryview):
-        raise TypeError("an iterator of data must yield bytes")
+        raise TypeError("data must be made of bytes")
     return chunk
 
 
-def _file_chunks(file: ReadableFile) -> Iterator[bytes | str]:
-    while piece := file.read(READ_BYTES):
+def _file_chunks(file: ReadableFile) -> Iterator[Octets | str]:
+    while piece := _piece(file.read(READ_BYTES)):
         yield piece
+
+
+def _piece(read: Any) -> Octets | str:
+    """Return what a file's `read` gave.
+
+    Raises:
+        BlockingIOError: Nothing is there now; that is not the end.
+        TypeError: It is neither bytes-like nor text.
+    """
+    if read is None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return read if isinstance(read, str) else checked(read)

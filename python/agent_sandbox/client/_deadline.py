@@ -115,6 +115,17 @@ class _UnixStream(httpcore2.NetworkStream):
         return None
 
 
+def _addresses(host: str, port: int) -> list[str]:
+    """Return the numeric addresses of a host; the look-up itself cannot be stopped."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # By `getnameinfo`, which keeps the scope of a link-local address.
+        flags = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+        return [socket.getnameinfo(info[4], flags)[0] for info in found]
+    except (OSError, UnicodeError):
+        raise httpcore2.ConnectError from None
+
+
 class _Backend(httpcore2.NetworkBackend):
     def __init__(self) -> None:
         self._inner = httpcore2.SyncBackend()
@@ -127,8 +138,25 @@ class _Backend(httpcore2.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
-        left = _left(timeout, httpcore2.ConnectTimeout)
-        return _Stream(self._inner.connect_tcp(host, port, left, local_address, socket_options))
+        ends_at = None if timeout is None else time.monotonic() + timeout
+        addresses = _addresses(host, port)
+        for tries_left in range(len(addresses), 0, -1):
+            left = None if ends_at is None else ends_at - time.monotonic()
+            if left is not None and left <= 0:
+                raise httpcore2.ConnectTimeout
+            left = _left(left, httpcore2.ConnectTimeout)
+            # What is left is shared out, so that one silent address does not hide the next.
+            share = None if left is None else left / tries_left
+            try:
+                stream = self._inner.connect_tcp(
+                    addresses[-tries_left], port, share, local_address, socket_options
+                )
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                if tries_left == 1:
+                    raise
+            else:
+                return _Stream(stream)
+        raise httpcore2.ConnectError
 
     def connect_unix_socket(
         self,
@@ -197,7 +225,11 @@ class DeadlineTransport(httpx2.BaseTransport):
                 port=parsed.url.port,
                 target=parsed.url.raw_path,
             )
-            kind = httpcore2.SOCKSProxy if proxy.startswith("socks5") else httpcore2.HTTPProxy
+            kind = (
+                httpcore2.SOCKSProxy
+                if parsed.url.scheme.startswith("socks5")
+                else httpcore2.HTTPProxy
+            )
             self._pool = kind(url, proxy_auth=parsed.raw_auth, **options)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import anyio
 import anyio.to_thread
 
-from agent_sandbox.client._calls import Call, DiskSink, Operation, Sink, Target
+from agent_sandbox.client._calls import Call, Operation, Sink, SpillingSink, Target
 from agent_sandbox.client._content import Content
 from agent_sandbox.client._exchange import (
     WITHOUT_DEADLINE,
@@ -142,7 +142,7 @@ class AsyncDriver:
         response, sink = await self.open(call, target)
         try:
             # `stream` itself: the layers of httpx's iterators cost time, and close without a bound.
-            if isinstance(sink, DiskSink):
+            if isinstance(sink, SpillingSink):
                 async for chunk in response.stream:
                     if sink.feed(chunk):
                         await anyio.to_thread.run_sync(sink.spill)

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any, Protocol, TypeVar
 
-from agent_sandbox.client._calls import Call, DiskSink, Operation, Sink, Target
+from agent_sandbox.client._calls import Call, Operation, Sink, SpillingSink, Target
 from agent_sandbox.client._content import Content
 from agent_sandbox.client._deadline import until
 from agent_sandbox.client._exchange import (
@@ -133,7 +133,7 @@ class BlockingDriver:
         rescue.watch(response)
         try:
             # `stream` itself: the layers of httpx's iterators cost time.
-            if isinstance(sink, DiskSink):
+            if isinstance(sink, SpillingSink):
                 for chunk in response.stream:
                     if sink.feed(chunk):
                         sink.spill()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from importlib.util import find_spec
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 
 from agent_sandbox.client._deadline import UNIX_SOCKET_OPTIONS, DeadlineTransport
+from agent_sandbox.errors import ConfigError
 
 _LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20)
 
@@ -25,14 +27,34 @@ def is_loopback(host: str) -> bool:
 
 
 def proxy_for(scheme: str, host: str) -> str | None:
-    """Return the proxy that the environment names for a host, never one for loopback."""
+    """Return the proxy that the environment names for a host, never one for loopback.
+
+    Raises:
+        ConfigError: E6000, with a `reason`: it is none that can be used.
+    """
     if is_loopback(host) or proxy_bypass(host):
         return None
     proxies = getproxies()
     proxy = proxies.get(scheme) or proxies.get("all")
     if not proxy:
         return None
-    return proxy if "://" in proxy else f"http://{proxy}"
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"
+    kind = _kind_of_proxy(proxy)
+    if kind is None:
+        raise ConfigError("The proxy of the environment must be an http, https or socks5 URL.")
+    if kind.startswith("socks5") and find_spec("socksio") is None:
+        raise ConfigError("A socks5 proxy of the environment needs the package socksio.")
+    return proxy
+
+
+def _kind_of_proxy(proxy: str) -> str | None:
+    """Return the scheme of a proxy's URL, None where it is no usable URL."""
+    try:
+        url = httpx2.Proxy(proxy).url
+    except (httpx2.InvalidURL, ValueError):
+        return None
+    return url.scheme if url.host and 0 < (url.port or 80) < 65_536 else None
 
 
 def async_client(uds: str | None) -> httpx2.AsyncClient:

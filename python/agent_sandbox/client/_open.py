@@ -13,6 +13,7 @@ from agent_sandbox.client._exchange import faults_of
 from agent_sandbox.client.providers import Endpoint, Provider
 from agent_sandbox.client.providers.express import ExpressProvider
 from agent_sandbox.client.providers.local import LocalProvider
+from agent_sandbox.client.providers.node import NodeProvider
 from agent_sandbox.client.settings import Settings
 from agent_sandbox.errors import ConfigError, SandboxUnavailableError
 
@@ -46,10 +47,22 @@ def choose_provider(
     settings = Settings.resolve(
         provider=provider, api_url=api_url, api_key=api_key, sandbox_url=sandbox_url
     )
-    if settings.api_url is None:
+    if settings.provider == "local":
         if http_client is not None:
             raise ConfigError(reason="An http_client of your own cannot reach local sandboxes.")
         return LocalProvider()
+    if settings.node_packages is not None:
+        if http_client is not None:
+            raise ConfigError(reason="An http_client of your own cannot reach through Node.")
+        return NodeProvider(
+            settings.node_packages,
+            node=settings.node,
+            api_url=settings.api_url,
+            api_key=settings.api_key,
+            sandbox_url=settings.sandbox_url,
+        )
+    if settings.api_url is None:
+        raise ConfigError
     return ExpressProvider(
         settings.api_url, api_key=settings.api_key, sandbox_url=settings.sandbox_url
     )

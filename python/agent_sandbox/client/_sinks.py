@@ -1,4 +1,4 @@
-"""What becomes of a body: bounded bytes, whole bytes, a local file, nothing."""
+"""What becomes of a body: bytes, an unpacked one, a value, a local file, nothing."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ SPILL_BYTES = 1_048_576
 PARSE_INLINE_BYTES = 131_072
 """An answer above this is parsed in a worker thread, so that an event loop is not held up."""
 
+INFLATE_BYTES = 1_048_576
+"""Most compressed bytes that are held, and most that are unpacked at once."""
+
+_NO_LIMIT = (1 << 64) - 1
+"""The largest bound that `CappedBytes` takes."""
+
 DISCARD_BYTES = 65_536
 """Most that is read of a body nobody wants, so that its connection can be used again."""
 
@@ -28,33 +34,58 @@ DISCARD_BYTES = 65_536
 T = TypeVar("T")
 
 
-class Bounded:
-    """Holds at most `limit` bytes; the next one is refused.
+class Count:
+    """Counts a body against its bound and its declared length.
 
     Args:
-        limit: Bound in bytes.
-        declared: What Content-Length said, or None. It is never trusted: a body of another length
-            is refused.
+        limit: Bound in bytes, or None.
+        declared: What Content-Length said, or None. It is never trusted: one over the bound is
+            refused at once, and at the end a body of another length.
+
+    Attributes:
+        bytes_seen: Count so far.
+    """
+
+    def __init__(self, limit: int | None, declared: int | None) -> None:
+        self._limit = _NO_LIMIT if limit is None else limit
+        self._declared = declared
+        self.bytes_seen = 0
+        self.check(declared or 0)
+
+    def check(self, count: int) -> None:
+        """Refuse a number of bytes over the bound."""
+        if count > self._limit:
+            raise FileSizeLimitError(self._limit)
+
+    def add(self, chunk: bytes) -> None:
+        """Count a chunk, or refuse it."""
+        self.bytes_seen += len(chunk)
+        self.check(self.bytes_seen)
+
+    def end(self) -> None:
+        """Refuse a body that is shorter or longer than it was declared."""
+        if self._declared not in (None, self.bytes_seen):
+            raise TransferError
+
+
+class Bytes:
+    """Holds a body in memory, once; `limit` None is no bound.
+
+    See `Count` for the arguments.
     """
 
     slow = False
 
-    def __init__(self, limit: int, declared: int | None = None) -> None:
-        self._limit, self._declared = limit, declared
-        self._store = CappedBytes(limit)
-        self._append = self._store.append
-        if declared is not None and declared > limit:
-            raise FileSizeLimitError(limit)
+    def __init__(self, limit: int | None, declared: int | None = None) -> None:
+        self._count = Count(limit, declared)
+        self._store = CappedBytes(_NO_LIMIT if limit is None else limit)
 
     def feed(self, chunk: bytes) -> None:
-        try:
-            self._append(chunk)
-        except SizeLimitError:
-            raise FileSizeLimitError(self._limit) from None
+        self._count.add(chunk)
+        self._store.append(chunk)
 
     def finish(self) -> bytes:
-        if self._declared is not None and len(self._store) != self._declared:
-            raise TransferError
+        self._count.end()
         return self._store.finish()
 
     def discard(self) -> None:
@@ -96,48 +127,56 @@ class Parsed(Generic[T]):
         """Nothing to undo: what was held goes with this object."""
 
 
-class Whole:
-    """Holds a body of any size."""
-
-    slow = False
-
-    def __init__(self) -> None:
-        self._chunks: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-
-    def finish(self) -> bytes:
-        return b"".join(self._chunks)
-
-    def discard(self) -> None:
-        self._chunks.clear()
-
-
-class Gunzipped(Whole):
+class Gunzipped:
     """Holds what a gzip body of any size unpacks to (RFC 1952, one or more members).
 
     HTTP clients take a body that breaks off, or that goes on with another member, for a good one.
     """
 
+    slow = True
+
     def __init__(self) -> None:
-        super().__init__()
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._store = CappedBytes(_NO_LIMIT)
         self._member = zlib.decompressobj(31)
 
-    def feed(self, chunk: bytes) -> None:
-        while chunk:
-            if self._member.eof:
-                self._member = zlib.decompressobj(31)
+    def feed(self, chunk: bytes) -> bool:
+        """Hold a chunk; returns whether it is time to `spill`."""
+        self._held.append(chunk)
+        self._held_bytes += len(chunk)
+        return self._held_bytes >= INFLATE_BYTES
+
+    def spill(self) -> None:
+        """Unpack what is held."""
+        for chunk in self._held:
             try:
-                super().feed(self._member.decompress(chunk))
+                self._unpack(chunk)
             except zlib.error:
                 raise TransferError from None
-            chunk = self._member.unused_data
+        self._held.clear()
+        self._held_bytes = 0
+
+    def _unpack(self, chunk: bytes) -> None:
+        more = bool(chunk)
+        while more:
+            if self._member.eof:
+                self._member = zlib.decompressobj(31)
+            # By pieces: a chunk can unpack to a thousand times its size.
+            piece = self._member.decompress(chunk, INFLATE_BYTES)
+            self._store.append(piece)
+            chunk = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
+            # A full piece may leave more inside the decompressor, though all is taken.
+            more = bool(chunk) or (len(piece) == INFLATE_BYTES and not self._member.eof)
 
     def finish(self) -> bytes:
+        self.spill()
         if not self._member.eof:
             raise TransferError
-        return super().finish()
+        return self._store.finish()
+
+    def discard(self) -> None:
+        """Nothing to undo: what was held goes with this object."""
 
 
 class Nothing:
@@ -176,10 +215,8 @@ class LocalFile:
     slow = True
 
     def __init__(self, goal: Path, limit: int | None, declared: int | None) -> None:
-        if limit is not None and declared is not None and declared > limit:
-            raise FileSizeLimitError(limit)
-        self._goal, self._limit, self._declared = goal, limit, declared
-        self._count = 0
+        self._goal = goal
+        self._count = Count(limit, declared)
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._temp: Path | None = None
@@ -187,9 +224,7 @@ class LocalFile:
 
     def feed(self, chunk: bytes) -> bool:
         """Count a chunk and hold it; returns whether it is time to `spill`."""
-        self._count += len(chunk)
-        if self._limit is not None and self._count > self._limit:
-            raise FileSizeLimitError(self._limit)
+        self._count.add(chunk)
         self._held.append(chunk)
         self._held_bytes += len(chunk)
         return self._held_bytes >= SPILL_BYTES
@@ -210,8 +245,7 @@ class LocalFile:
         self._held_bytes = 0
 
     def finish(self) -> int:
-        if self._declared is not None and self._count != self._declared:
-            raise TransferError
+        self._count.end()
         self.spill()
         file, temp = self._file, self._temp
         if file is None or temp is None:
@@ -219,12 +253,12 @@ class LocalFile:
         file.flush()
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(file.fileno(), self._goal.stat().st_mode & 0o777)
-        if os.fstat(file.fileno()).st_size != self._count:
+        if os.fstat(file.fileno()).st_size != self._count.bytes_seen:
             raise TransferError
         file.close()
         temp.replace(self._goal)
         self._temp = None
-        return self._count
+        return self._count.bytes_seen
 
     def discard(self) -> None:
         self._held.clear()

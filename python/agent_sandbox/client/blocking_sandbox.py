@@ -56,6 +56,11 @@ class SandboxClient:
             http_client, blocking=True, make=blocking_client, drive=_drive
         )
 
+    @property
+    def streaming(self) -> bool:
+        """Blocking twin of `SandboxClient.streaming`."""
+        return self._provider.streaming
+
     def __enter__(self) -> Self:
         return self
 
@@ -83,9 +88,11 @@ class SandboxClient:
         made = self._run(sandboxes.create(ttl_seconds, metadata, deadline_s))
         return self._sandbox(made, created=True)
 
-    def connect(self, sandbox_id: str, *, ttl_seconds: int | None = None) -> Sandbox:
+    def connect(
+        self, sandbox_id: str, *, ttl_seconds: int | None = None, claim: bool = True
+    ) -> Sandbox:
         """Blocking twin of `SandboxClient.connect`."""
-        found = self._run(sandboxes.connect(sandbox_id, ttl_seconds, claim=True))
+        found = self._run(sandboxes.connect(sandbox_id, ttl_seconds, claim=claim))
         return self._sandbox(found, created=False)
 
     def list(self) -> builtins.list[SandboxInfo]:

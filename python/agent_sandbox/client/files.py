@@ -97,10 +97,12 @@ class Files:
         """Read a file into a local one and return its number of bytes.
 
         The local file is old or complete and new, never partial: a temporary file beside it is
-        counted, then renamed; a failure leaves nothing behind.
+        counted, then renamed; a failure leaves nothing behind. A symbolic link stays, and the file
+        that it names is replaced.
 
         Raises:
-            OSError: The local file cannot be written.
+            OSError: The local file cannot be written; before any request where a directory, FIFO,
+                socket or device is in its place.
         """
         return await self._driver.run(
             transfer.download(path, local, max_bytes, deadline_s, streaming=self._streaming),

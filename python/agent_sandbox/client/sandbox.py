@@ -41,8 +41,9 @@ class SandboxClient:
     Use it with `async with`, or call `aclose`. Closing it ends no sandbox.
 
     Args:
-        provider: `local`, `express`, or an object (`agent_sandbox.client.providers.Provider`);
-            None: see `agent_sandbox.client.settings.Settings.resolve`.
+        provider: `local`, `express`, `node`, or an object
+            (`agent_sandbox.client.providers.Provider`); None: see
+            `agent_sandbox.client.settings.Settings.resolve`.
         api_url: Base URL of the control plane.
         api_key: Its credential.
         sandbox_url: One base URL for every sandbox's data plane.
@@ -68,6 +69,11 @@ class SandboxClient:
         self._slot: Slot[AsyncHttpClient, AsyncDriver] = Slot(
             http_client, blocking=False, make=async_client, drive=_drive
         )
+
+    @property
+    def streaming(self) -> bool:
+        """Whether files arrive while they are sent; else bounded reads are unsupported."""
+        return self._provider.streaming
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,15 +114,21 @@ class SandboxClient:
         made = await self._run(sandboxes.create(ttl_seconds, metadata, deadline_s))
         return await self._sandbox(made, created=True)
 
-    async def connect(self, sandbox_id: str, *, ttl_seconds: int | None = None) -> Sandbox:
+    async def connect(
+        self, sandbox_id: str, *, ttl_seconds: int | None = None, claim: bool = True
+    ) -> Sandbox:
         """Find a sandbox, and let it live at least `ttl_seconds` (300) more; never shortens.
 
-        A sandbox that was released is then no longer ended by the end of its retained commands.
+        Args:
+            sandbox_id: Its handle.
+            ttl_seconds: 1 to 86,400.
+            claim: Whether a sandbox that was released is taken over: the end of its retained
+                commands is then not its own end any more.
 
         Raises:
             SandboxNotFoundError: E5001: it never existed, has ended, or is not yours.
         """
-        found = await self._run(sandboxes.connect(sandbox_id, ttl_seconds, claim=True))
+        found = await self._run(sandboxes.connect(sandbox_id, ttl_seconds, claim=claim))
         return await self._sandbox(found, created=False)
 
     async def list(self) -> builtins.list[SandboxInfo]:

@@ -9,7 +9,10 @@ from urllib.parse import urlsplit
 
 from agent_sandbox.errors import ConfigError
 
-PROVIDERS = ("local", "express")
+PROVIDERS = ("local", "express", "node")
+
+_OF_EXPRESS = ("AGENT_SANDBOX_API_URL", "AGENT_SANDBOX_API_KEY", "AGENT_SANDBOX_URL")
+"""The variables that mean nothing for local sandboxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,16 +20,21 @@ class Settings:
     """Settings that fit together.
 
     Attributes:
-        provider: `local` or `express`.
-        api_url: Base URL of the control plane; `express` has one, `local` has none.
+        provider: `local`, `express` or `node`.
+        api_url: Base URL of the control plane; `express` has one, `local` has none, for `node` None
+            is the SDK's own.
         api_key: Credential of the control plane; secret, so it has no repr.
         sandbox_url: One base URL for every sandbox's data plane, or None.
+        node: The Node program of `node`; None looks on the PATH.
+        node_packages: The folder of `node` whose `node_modules` holds the SDK.
     """
 
     provider: str
     api_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     sandbox_url: str | None = None
+    node: str | None = None
+    node_packages: str | None = None
 
     @classmethod
     def resolve(
@@ -42,15 +50,18 @@ class Settings:
 
         An argument wins over its variable: `AGENT_SANDBOX_PROVIDER`, `AGENT_SANDBOX_API_URL`,
         `AGENT_SANDBOX_API_KEY`, `AGENT_SANDBOX_URL`. An empty variable counts as absent. Without
-        a provider, an API URL means `express`, and nothing means `local`.
+        a provider, an API URL means `express`, and nothing means `local`. The argument `local` wins
+        over every variable. What only `node` has comes from `AGENT_SANDBOX_NODE` and
+        `AGENT_SANDBOX_NODE_PACKAGES`.
 
         Raises:
             ConfigError: E6000, with a `reason` that repeats no value: an unknown provider,
-                `express` without an API URL, `local` with arguments that only `express` has, or a
-                malformed URL or key.
+                `express` without an API URL, `local` with what only `express` has, a key or a
+                sandbox URL without an API URL, or a malformed URL or key.
         """
         env = os.environ if environ is None else environ
         given = api_url, api_key, sandbox_url
+        chosen = provider is not None
         if provider is None and api_url is None:
             provider = env.get("AGENT_SANDBOX_PROVIDER") or None
         if provider is None:
@@ -61,16 +72,34 @@ class Settings:
         if provider == "local":
             if any(value is not None for value in given):
                 raise ConfigError(reason="Local sandboxes have no api_url, api_key or sandbox_url.")
+            if not chosen and any(env.get(name) for name in _OF_EXPRESS):
+                raise ConfigError(
+                    reason="Local sandboxes have no "
+                    + ", ".join(_OF_EXPRESS)
+                    + ": unset them, or set AGENT_SANDBOX_API_URL and no local provider."
+                )
             return cls(provider="local")
         api_url = api_url or env.get("AGENT_SANDBOX_API_URL") or None
-        if api_url is None:
+        node_packages = None
+        if provider == "node":
+            node_packages = env.get("AGENT_SANDBOX_NODE_PACKAGES") or None
+            if node_packages is None:
+                raise ConfigError(
+                    reason="The node provider needs AGENT_SANDBOX_NODE_PACKAGES: the folder whose"
+                    " node_modules holds the package e2b."
+                )
+        elif api_url is None:
             raise ConfigError(
                 reason="The express provider needs an api_url (AGENT_SANDBOX_API_URL)."
             )
         sandbox_url = sandbox_url or env.get("AGENT_SANDBOX_URL") or None
         return cls(
-            provider="express",
-            api_url=_checked_url(api_url, "api_url (AGENT_SANDBOX_API_URL)"),
+            provider=provider,
+            node=(env.get("AGENT_SANDBOX_NODE") or None) if provider == "node" else None,
+            node_packages=node_packages,
+            api_url=None
+            if api_url is None
+            else _checked_url(api_url, "api_url (AGENT_SANDBOX_API_URL)"),
             api_key=_checked_key(api_key or env.get("AGENT_SANDBOX_API_KEY") or None),
             sandbox_url=None
             if sandbox_url is None
@@ -92,7 +121,7 @@ def _checked_url(url: str, name: str) -> str:
     if not usable or not url.isascii() or any(char.isspace() for char in url):
         raise ConfigError(reason=f"{name} must be an http or https URL.")
     # Credentials in a URL end up in logs; a query or a fragment cannot be a base.
-    if "@" in parts.netloc or parts.query or parts.fragment:
+    if "@" in parts.netloc or "?" in url or "#" in url:
         raise ConfigError(reason=f"{name} must be a URL without credentials, query or fragment.")
     return url.rstrip("/")
 

@@ -35,42 +35,56 @@
     │   ├── InputClosedError (InvalidInput) E5011
     │   ├── TaskNotFoundError               E5012
     │   └── TaskQuotaError                  E5013
-    ├── ConfigError                         E6000
-    └── UploadError                         E7000
-        ├── UploadNotReadyError             E7001   .state
-        ├── UploadNotFoundError             E7002
-        ├── UploadGoneError                 E7003
-        │   ├── UploadExpiredError          E7004
-        │   └── UploadRevokedError          E7005
-        ├── UploadFailedError               E7006
-        ├── UploadConflictError             E7007   .state
-        ├── UploadPlacingError              E7008
-        ├── UploadQuotaError                E7009   .quota
-        ├── UploadRateError                 E7010   .retry_after_s
-        ├── UploadOutcomeUnknownError       E7011   .state
-        ├── UploadSecretMissingError        E7012
-        ├── UploadNameError                 E7013
-        ├── UploadSizeError (SizeLimit)     E7014   .limit
-        ├── UploadBodyError                 E7015
-        ├── UploadBodyTimeoutError          E7016
-        ├── UploadStorageFullError          E7017
-        ├── UploadStorageError              E7018
-        ├── UploadBusyError                 E7019
-        ├── UploadCorruptError              E7020
-        ├── UploadFramingError              E7021
-        ├── UploadMethodError               E7022
-        ├── UploadEncodingError             E7023
-        ├── UploadLengthRequiredError       E7024
-        ├── UploadLengthError               E7025
-        ├── FetchRefusedError               E7030
-        └── FetchError                      E7031
+    ├── ConfigError                         E6000   .reason
+    ├── UploadError                         E7000
+    │   ├── UploadNotReadyError             E7001   .state
+    │   ├── UploadNotFoundError             E7002
+    │   ├── UploadGoneError                 E7003
+    │   │   ├── UploadExpiredError          E7004
+    │   │   └── UploadRevokedError          E7005
+    │   ├── UploadFailedError               E7006
+    │   ├── UploadConflictError             E7007   .state
+    │   ├── UploadPlacingError              E7008
+    │   ├── UploadQuotaError                E7009   .quota
+    │   ├── UploadRateError                 E7010   .retry_after_s
+    │   ├── UploadOutcomeUnknownError       E7011   .state
+    │   ├── UploadSecretMissingError        E7012
+    │   ├── UploadNameError                 E7013
+    │   ├── UploadSizeError (SizeLimit)     E7014   .limit
+    │   ├── UploadBodyError                 E7015
+    │   ├── UploadBodyTimeoutError          E7016
+    │   ├── UploadStorageFullError          E7017
+    │   ├── UploadStorageError              E7018
+    │   ├── UploadBusyError                 E7019
+    │   ├── UploadCorruptError              E7020
+    │   ├── UploadFramingError              E7021
+    │   ├── UploadMethodError               E7022
+    │   ├── UploadEncodingError             E7023
+    │   ├── UploadLengthRequiredError       E7024
+    │   ├── UploadLengthError               E7025
+    │   ├── FetchRefusedError               E7030
+    │   └── FetchError                      E7031
+    └── AccessError                         E8000
+        ├── CredentialsMissingError         E8001
+        ├── CredentialsInvalidError         E8002
+        ├── CredentialsMalformedError       E8003
+        ├── ScopeMissingError               E8004
+        └── CredentialsUncheckedError       E8005
 
 A message never holds input: no path, no secret, no upstream text, no file content. Whatever a
-program needs beyond the code stands in attributes.
+program needs beyond the code stands in attributes; only a ConfigError's text ends with its reason.
 """
 
 from __future__ import annotations
 
+from agent_sandbox.errors.access import (
+    AccessError,
+    CredentialsInvalidError,
+    CredentialsMalformedError,
+    CredentialsMissingError,
+    CredentialsUncheckedError,
+    ScopeMissingError,
+)
 from agent_sandbox.errors.base import (
     CATEGORIES,
     EXIT_STATUS,
@@ -154,6 +168,7 @@ __all__ = [
     "CATEGORIES",
     "EXIT_STATUS",
     "TABLE",
+    "AccessError",
     "AgentSandboxError",
     "ArgumentError",
     "AuthenticationError",
@@ -162,6 +177,10 @@ __all__ = [
     "CommandFailedError",
     "CommandTimeoutError",
     "ConfigError",
+    "CredentialsInvalidError",
+    "CredentialsMalformedError",
+    "CredentialsMissingError",
+    "CredentialsUncheckedError",
     "DeclarationError",
     "ErrorRow",
     "FetchError",
@@ -181,6 +200,7 @@ __all__ = [
     "SandboxOwnedError",
     "SandboxTimeoutError",
     "SandboxUnavailableError",
+    "ScopeMissingError",
     "SizeLimitError",
     "SlowReaderError",
     "StorageFullError",

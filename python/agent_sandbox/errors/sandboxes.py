@@ -174,4 +174,17 @@ class ConfigError(
     http=500,
     text="The configuration is not valid: see `agent-sandbox --help` and docs/sdk.md.",
 ):
-    """Settings that contradict each other or cannot work."""
+    """Settings that contradict each other or cannot work.
+
+    Attributes:
+        reason: Which setting, and what to do, in one of our own fixed sentences; `str(error)` ends
+            with it. It repeats no value.
+    """
+
+    reason: str
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason=reason)
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.reason}".rstrip()

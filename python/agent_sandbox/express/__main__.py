@@ -47,8 +47,8 @@ def main() -> int:
         )
     except AgentSandboxError as error:
         if given.report_fd is not None:
-            os.write(given.report_fd, getattr(error, "reason", error.text).encode())
-        print(f"{error.text} {getattr(error, 'reason', '')}".rstrip(), file=sys.stderr)
+            os.write(given.report_fd, (getattr(error, "reason", "") or error.text).encode())
+        print(error, file=sys.stderr)
         return EXIT_STATUS[error.category]
     return 0
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent_sandbox.errors import AgentSandboxError, ArgumentError, AuthenticationError
 from agent_sandbox.express.control import ControlPlane
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.download import Download, accepts_gzip
 from agent_sandbox.express.engine import Engine
+from agent_sandbox.express.exchange import Exchange
 from agent_sandbox.express.failures import is_rpc, rest_answer, rpc_answer
 from agent_sandbox.express.filesystem import Filesystem
-from agent_sandbox.express.heads import is_framed_once, to_origin_form
+from agent_sandbox.express.heads import SandboxHosts, host_name, is_framed_once, to_origin_form
 from agent_sandbox.express.names import absolute_path
 from agent_sandbox.express.processes.rpc import Processes
 from agent_sandbox.express.requests import (
@@ -34,6 +34,7 @@ from agent_sandbox.express.requests import (
     signed_sandbox,
 )
 from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
+from agent_sandbox.express.tally import Meter
 from agent_sandbox.express.upload import write_form, write_raw
 from agent_sandbox.wire.e2b import FILESYSTEM_SERVICE, ApiError
 from agent_sandbox.wire.process import PROCESS_SERVICE
@@ -88,7 +89,9 @@ class Files:
 
     def _authorised(self, request: Request, fields: dict[str, str], operation: str) -> Sandbox:
         if "signature" in fields:
-            sandbox = signed_sandbox(fields, operation, self._sandboxes)
+            named = named_sandbox(request, self._sandboxes)
+            candidates = self._sandboxes if named is None else (named,)
+            sandbox = signed_sandbox(fields, operation, candidates)
             request.scope["agent_sandbox.sandbox"] = sandbox.sandbox_id[:8]
         else:
             sandbox = sandbox_of(request, self._sandboxes)
@@ -119,6 +122,11 @@ class Express:
         engine: Says what sandboxes may have.
         hosts: Host names that requests must be for, None for any. Guards a service without keys
             on loopback against web pages, which reach it through a name of their own.
+        domain: See `heads.SandboxHosts`; None routes by header alone.
+        meter: Counts requests and serves `/metrics`; None does neither.
+
+    Attributes:
+        draining: Set when the service ends: connections are then closed after their answer.
     """
 
     def __init__(
@@ -129,9 +137,14 @@ class Express:
         engine: Engine,
         *,
         hosts: frozenset[str] | None = None,
+        domain: str | None = None,
+        meter: Meter | None = None,
     ) -> None:
+        self.draining = False
         self._hosts = hosts
-        control = ControlPlane(sandboxes, keys, engine)
+        self._sandbox_hosts = None if domain is None else SandboxHosts(domain)
+        self._meter = meter
+        control = ControlPlane(sandboxes, keys, engine, domain=domain)
         files = Files(sandboxes, disk)
         filesystem = Filesystem(sandboxes, disk)
         processes = Processes(sandboxes)
@@ -156,6 +169,8 @@ class Express:
             ("POST", f"{one}/pause", control.pause),
             ("GET", f"{one}/metrics", control.metrics),
         ]
+        if meter is not None:
+            table.append(("GET", "/metrics", meter.answer))
         self._router = Router(
             [Route(path, _Endpoint(path, handler), methods=[m]) for m, path, handler in table],
             redirect_slashes=False,
@@ -165,16 +180,8 @@ class Express:
         """Serve one request and log one line about it."""
         if scope["type"] != "http":
             return
-        started = time.perf_counter()
+        exchange = Exchange(scope, receive, send, closes=lambda: self.draining)
         scope["app"] = self  # the router then raises for a wrong path or method
-        status = 0
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
         error_id = ""
         answer: Response | None = None
         code = ""
@@ -182,8 +189,11 @@ class Express:
             to_origin_form(scope)
             if not is_framed_once(scope):
                 raise ArgumentError
-            self._check_host(Request(scope))
-            await self._router(scope, receive, noted)
+            self._check_host(scope)
+            of_a_sandbox = self._sandbox_hosts is not None and self._sandbox_hosts.route(scope)
+            if of_a_sandbox and not scope["path"].startswith(_DATA_PLANE):
+                raise HTTPException(404)  # a sandbox's name is for its data plane alone
+            await self._router(scope, exchange.receive, exchange.send)
         except AgentSandboxError as error:
             answer, code = _answer(scope, error), error.code
             if not is_framed_once(scope):
@@ -198,14 +208,18 @@ class Express:
             answer, code = _answer(scope, internal), internal.code
             answer.headers["agent-sandbox-error-id"] = error_id
             _log.error("internal error", extra={"fields": _where(error) | {"id": error_id}})
-        if answer is not None and status == 0:
-            await answer(scope, receive, noted)
+        if answer is not None and exchange.status == 0:
+            await answer(scope, receive, exchange.send)
         # Otherwise the answer had begun: returning without its end makes the server cut it.
-        fields = {
-            "method": scope["method"] if scope["method"] in _METHODS else "other",
-            "route": scope.get("agent_sandbox.route", "none"),
-            "status": status,
-            "ms": round((time.perf_counter() - started) * 1000, 1),
+        code = code or scope.get("agent_sandbox.code", "")  # a stream ends with its error
+        served = exchange.served(code)
+        if self._meter is not None:
+            self._meter.note(served)
+        fields: dict[str, object] = {
+            "method": served.method,
+            "route": served.route,
+            "status": served.status,
+            "ms": round(exchange.seconds() * 1000, 1),
         }
         if code:
             fields["code"] = code
@@ -213,16 +227,15 @@ class Express:
             fields["sandbox"] = scope["agent_sandbox.sandbox"]
         _log.info("request", extra={"fields": fields})
 
-    def _check_host(self, request: Request) -> None:
+    def _check_host(self, scope: Scope) -> None:
         if self._hosts is None:
             return
-        host = (header(request, "host") or b"").decode("latin-1").lower()
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        if name not in self._hosts or header(request, "origin") is not None:
+        name = host_name(scope)
+        known = name in self._hosts
+        if self._sandbox_hosts is not None:
+            known = known or self._sandbox_hosts.holds(name)
+        if not known or header(Request(scope), "origin") is not None:
             raise AuthenticationError
-
-
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 def _answer(scope: Scope, error: AgentSandboxError) -> Response:

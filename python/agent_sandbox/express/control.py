@@ -52,12 +52,16 @@ class ControlPlane:
         sandboxes: What they control.
         keys: Who may call.
         engine: Says what sandboxes may have.
+        domain: What callers are told to find data planes under, or None.
     """
 
-    def __init__(self, sandboxes: Sandboxes, keys: KeyRing, engine: Engine) -> None:
+    def __init__(
+        self, sandboxes: Sandboxes, keys: KeyRing, engine: Engine, *, domain: str | None = None
+    ) -> None:
         self._sandboxes = sandboxes
         self._keys = keys
         self._engine = engine
+        self._domain = domain
 
     def _own(self, request: Request, *, ending: bool = False) -> Sandbox:
         """Return the sandbox of the URL; a foreign one looks like one that never was."""
@@ -67,6 +71,16 @@ class ControlPlane:
             raise SandboxNotFoundError
         request.scope["agent_sandbox.sandbox"] = sandbox.sandbox_id[:8]
         return sandbox
+
+    def _with_token(self, sandbox: Sandbox) -> e2b.Sandbox:
+        return e2b.Sandbox(
+            template_id=sandbox.template,
+            sandbox_id=sandbox.sandbox_id,
+            client_id="agent-sandbox",
+            envd_version=e2b.ENVD_VERSION,
+            envd_access_token=sandbox.access_token,
+            domain=self._domain,
+        )
 
     async def create(self, request: Request) -> Response:
         """Make a sandbox: 201 with its token."""
@@ -84,7 +98,7 @@ class ControlPlane:
             owner=owner,
         )
         request.scope["agent_sandbox.sandbox"] = sandbox.sandbox_id[:8]
-        return json_answer(_with_token(sandbox).to_json(), 201)
+        return json_answer(self._with_token(sandbox).to_json(), 201)
 
     async def connect(self, request: Request) -> Response:
         """Give the token again; the sandbox lives at least `timeout` seconds from now."""
@@ -93,7 +107,7 @@ class ControlPlane:
         self._sandboxes.set_ttl(sandbox, checked_ttl(wanted.timeout), shorten=False)
         if header(request, headers.CLAIM) == b"1":
             sandbox.released = False
-        return json_answer(_with_token(sandbox).to_json())
+        return json_answer(self._with_token(sandbox).to_json())
 
     async def list(self, request: Request) -> Response:
         """List the caller's sandboxes, the newest first, filtered and in pages."""
@@ -171,16 +185,6 @@ def _whole(text: str) -> int:
     if text.isascii() and text.isdigit() and len(text) < 10:
         return int(text)
     raise ArgumentError
-
-
-def _with_token(sandbox: Sandbox) -> e2b.Sandbox:
-    return e2b.Sandbox(
-        template_id=sandbox.template,
-        sandbox_id=sandbox.sandbox_id,
-        client_id="agent-sandbox",
-        envd_version=e2b.ENVD_VERSION,
-        envd_access_token=sandbox.access_token,
-    )
 
 
 def _listed(sandbox: Sandbox) -> e2b.ListedSandbox:

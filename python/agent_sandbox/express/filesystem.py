@@ -63,6 +63,8 @@ class Filesystem:
             AgentSandboxError: What the RPC failed with.
         """
         name = request.path_params["rpc"]
+        if name in self._unary or name in self._long or name == "WatchDir":
+            request.scope["agent_sandbox.route"] = f"/{e2b.FILESYSTEM_SERVICE}/{name}"
         if name == "WatchDir":
             check_protocol(request, connect.STREAM_TYPE)
             return ServerStream(request, self._watch_dir)

@@ -1,4 +1,4 @@
-"""Log lines of the service: one line of JSON on standard error, nothing of a caller's in it."""
+"""Log lines of the service on standard error, JSON or text: nothing of a caller's in them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, Literal
 
 from agent_sandbox.errors import ConfigError
 
@@ -18,10 +18,26 @@ _PAUSE_S = 1.0
 _CONSTANT_FIRST_LINE = frozenset({"uvicorn.error", "asyncio"})
 
 
+Form = Literal["json", "text"]
+"""One JSON object a line for programs, or a line of words for people."""
+
+
 class _Line(logging.Formatter):
     """Writes what our own records say; of foreign records only what cannot hold anybody's data."""
 
+    def __init__(self, form: Form) -> None:
+        super().__init__()
+        self._form = form
+
     def format(self, record: logging.LogRecord) -> str:
+        line = self._fields(record)
+        if self._form == "json":
+            return json.dumps(line)
+        words = [str(line.pop(name)) for name in ("time", "level", "message")]
+        line.pop("logger")
+        return " ".join([*words, *(f"{name}={value}" for name, value in line.items())])
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
         line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
             "level": record.levelname.lower(),
@@ -38,7 +54,7 @@ class _Line(logging.Formatter):
             line |= {"message": text, "place": f"{record.module}:{record.lineno}"}
         if record.exc_info and record.exc_info[0]:
             line["exception"] = record.exc_info[0].__name__
-        return json.dumps(line)
+        return line
 
 
 class _Seldom(logging.Filter):
@@ -61,7 +77,7 @@ class _Seldom(logging.Filter):
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
-def configure_logging(default: str) -> None:
+def configure_logging(default: str, form: Form = "json") -> None:
     """Send every record of this process to standard error in the service's form.
 
     For a process that the service owns; never called on import.
@@ -69,6 +85,7 @@ def configure_logging(default: str) -> None:
     Args:
         default: The level where `AGENT_SANDBOX_LOG_LEVEL` names none. Foreign loggers stay at
             WARNING.
+        form: How a line looks.
 
     Raises:
         ConfigError: E6000: the variable holds something else.
@@ -77,7 +94,7 @@ def configure_logging(default: str) -> None:
     if level not in LEVELS:
         raise ConfigError(reason="AGENT_SANDBOX_LOG_LEVEL is one of: " + ", ".join(LEVELS) + ".")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Line())
+    handler.setFormatter(_Line(form))
     handler.addFilter(_Seldom())
     root = logging.getLogger()
     root.handlers[:] = [handler]

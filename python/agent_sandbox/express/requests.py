@@ -8,6 +8,7 @@ import binascii
 import hashlib
 import hmac
 import time
+from collections.abc import Iterable
 from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
@@ -19,6 +20,7 @@ from agent_sandbox.errors import (
     SizeLimitError,
     TransferError,
     TransferTimeoutError,
+    UnsupportedError,
 )
 from agent_sandbox.express.names import USERS
 from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
@@ -137,15 +139,26 @@ class KeyRing:
     def __init__(self, keys: tuple[str, ...]) -> None:
         self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)
 
-    def owner(self, request: Request) -> bytes:
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def owner(self, request: Request, *, bearer: bool = False) -> bytes:
         """Return the owner that a request's API key stands for.
+
+        Args:
+            request: The request.
+            bearer: Whether the key may come as `Authorization: Bearer` as well.
 
         Raises:
             AuthenticationError: E5005: the key is missing or wrong.
         """
         if not self._digests:
             return b""
-        given = hashlib.sha256(header(request, headers.API_KEY) or b"").digest()
+        key = header(request, headers.API_KEY)
+        if key is None and bearer:
+            scheme, _, value = (header(request, "authorization") or b"").partition(b" ")
+            key = value.strip() if scheme.lower() == b"bearer" else None
+        given = hashlib.sha256(key or b"").digest()
         matches = [known for known in self._digests if hmac.compare_digest(known, given)]
         if not matches:
             raise AuthenticationError
@@ -173,23 +186,26 @@ def named_sandbox(request: Request, sandboxes: Sandboxes) -> Sandbox | None:
 
     Raises:
         SandboxNotFoundError: E5001.
+        UnsupportedError: E5006: they name another port of it than the service's own.
     """
     sandbox_id = header(request, headers.SANDBOX_ID)
     if sandbox_id is None:
         return None
+    if header(request, headers.SANDBOX_PORT) not in (None, b"%d" % headers.ENVD_PORT):
+        raise UnsupportedError
     sandbox = sandboxes.get(sandbox_id.decode("latin-1"))
     request.scope["agent_sandbox.sandbox"] = sandbox.sandbox_id[:8]
     return sandbox
 
 
-def signed_sandbox(fields: dict[str, str], operation: str, sandboxes: Sandboxes) -> Sandbox:
-    """Return the sandbox whose token signed a URL. Such a URL names no sandbox.
+def signed_sandbox(fields: dict[str, str], operation: str, sandboxes: Iterable[Sandbox]) -> Sandbox:
+    """Return the sandbox whose token signed a URL. Such a URL need not name the sandbox.
 
     Args:
         fields: The query: `path`, `signature`, and as they were signed `username` and
             `signature_expiration` (Unix seconds).
         operation: `read` or `write`.
-        sandboxes: Where it is looked for.
+        sandboxes: Which ones it may be.
 
     Raises:
         PathError: E2002: the path is too long; nobody could have signed it to any use.

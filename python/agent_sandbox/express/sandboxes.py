@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from types import TracebackType
 
 from agent_sandbox.errors import (
     ArgumentError,
@@ -23,9 +22,11 @@ from agent_sandbox.errors import (
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.isolation import RunningSandbox
 from agent_sandbox.express.isolation.watch import watch_disk
+from agent_sandbox.express.leases import Use
 from agent_sandbox.express.processes.commands import Commands
 from agent_sandbox.express.spares import Spares
 from agent_sandbox.express.state import Instance
+from agent_sandbox.express.tally import Ending, Tally
 from agent_sandbox.express.tree import Tree
 from agent_sandbox.express.watch import Pending, PolledWatch
 from agent_sandbox.limits import DEFAULT_TTL_S, MAX_TTL_S, TRANSFER_TIMEOUT_S
@@ -127,6 +128,11 @@ class Sandbox:
         """Whether a retained command runs in it."""
         return self._commands is not None and self._commands.retained
 
+    @property
+    def running_commands(self) -> int:
+        """How many of its commands run."""
+        return 0 if self._commands is None else len(tuple(self._commands))
+
     async def stop(self) -> None:
         """End its commands and give up its files; the directory stays."""
         if self._commands is not None:
@@ -162,58 +168,11 @@ class Sandbox:
         return Use(self, holds=holds)
 
 
-class Use:
-    """A lease: the sandbox's directory stays as long as the block runs.
-
-    When the sandbox is killed the block is cancelled, and raises `SandboxNotFoundError` where it
-    would have been interrupted: the work has exactly one outcome.
-    """
-
-    def __init__(self, sandbox: Sandbox, *, holds: bool) -> None:
-        self._sandbox = sandbox
-        self._task: asyncio.Task[object] | None = None
-        self._interrupted = False
-        self.holds = holds
-
-    async def __aenter__(self) -> Sandbox:
-        if self._sandbox.ended:
-            raise SandboxNotFoundError
-        self._task = asyncio.current_task()
-        self._sandbox.uses.add(self)
-        self._sandbox.unused.clear()
-        return self._sandbox
-
-    def interrupt(self) -> None:
-        """Cancel the block."""
-        if self._task and not self._interrupted:
-            self._interrupted = True
-            self._task.cancel()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        sandbox = self._sandbox
-        sandbox.uses.discard(self)
-        if not sandbox.uses:
-            sandbox.unused.set()
-        if not self._interrupted or self._task is None:
-            return
-        if not isinstance(error, asyncio.CancelledError):
-            # The block ended by itself in the same moment: take the cancellation that is on its
-            # way, so that it does not hit what follows.
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0)
-            self._task.uncancel()
-            return
-        if self._task.uncancel() == 0:
-            raise SandboxNotFoundError from None
-
-
 class Sandboxes:
     """Every sandbox of this instance, with the timers that end them.
+
+    Attributes:
+        tally: What happened since the start.
 
     Args:
         instance: Where their directories are.
@@ -230,6 +189,7 @@ class Sandboxes:
         self._endings: dict[asyncio.Task[None], Sandbox] = {}
         self._closing = False
         self._alone = asyncio.Event()
+        self.tally = Tally()
 
     def __iter__(self) -> Iterator[Sandbox]:
         return iter(tuple(self._living.values()))
@@ -287,9 +247,10 @@ class Sandboxes:
             on_command_end=self._command_ended,
         )
         self._living[sandbox.sandbox_id] = sandbox
+        self.tally.created += 1
         self.set_ttl(sandbox, ttl_seconds)
         if self._closing:  # the end began while it was made
-            self._begin_end(sandbox, interrupt_holders=True)
+            self._begin_end(sandbox, "shutdown")
             raise SandboxUnavailableError
         if running is not None:
             self._watch(watch_disk(running))
@@ -306,7 +267,7 @@ class Sandboxes:
         """End the sandbox when its processes do, however that came about."""
         await running.ended.wait()
         if not sandbox.ended:
-            self._begin_end(sandbox, interrupt_holders=True)
+            self._begin_end(sandbox, "died")
 
     def set_ttl(self, sandbox: Sandbox, ttl_seconds: int, *, shorten: bool = True) -> None:
         """Let a sandbox end `ttl_seconds` from now; without `shorten`, only if that is later."""
@@ -325,7 +286,7 @@ class Sandboxes:
             self._expire(sandbox)
 
     def _expire(self, sandbox: Sandbox) -> None:
-        self._begin_end(sandbox, interrupt_holders=False)
+        self._begin_end(sandbox, "expired")
 
     async def kill(self, sandbox: Sandbox) -> None:
         """End a sandbox now: interrupt what runs in it and remove its directory.
@@ -333,7 +294,19 @@ class Sandboxes:
         One that is ending already ends faster: it waits for nobody any more.
         Waits a few seconds for that; what takes longer goes on by itself.
         """
-        await asyncio.wait([self._begin_end(sandbox, interrupt_holders=True)], timeout=_END_WAIT_S)
+        await asyncio.wait([self._begin_end(sandbox, "killed")], timeout=_END_WAIT_S)
+
+    async def drain(self, seconds: float) -> None:
+        """Make no more, and wait at most so long for transfers and foreground commands."""
+        self._closing = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while tasks := self._holding_tasks():
+                    await asyncio.wait(tasks)
+
+    def _holding_tasks(self) -> list[asyncio.Task[object]]:
+        every = (*self, *self._endings.values())
+        return [use.task for one in every for use in one.uses if use.holds and use.task]
 
     async def release(self, sandbox: Sandbox) -> None:
         """End a sandbox as `kill` does; where a retained command runs in it, at that one's end."""
@@ -348,7 +321,7 @@ class Sandboxes:
         for sandbox in self:
             sandbox.released = True
             if not sandbox.retained:
-                self._begin_end(sandbox, interrupt_holders=True)
+                self._begin_end(sandbox, "shutdown")
         while self._living:
             self._alone.clear()
             await self._alone.wait()
@@ -357,18 +330,22 @@ class Sandboxes:
         """End all sandboxes, wait until their directories are gone, and make no more."""
         self._closing = True
         for sandbox in (*self, *self._endings.values()):
-            self._begin_end(sandbox, interrupt_holders=True)
+            self._begin_end(sandbox, "shutdown")
         await self._spares.close()
         while self._endings or self._watches:
             await asyncio.wait((*self._endings, *self._watches))
 
-    def _begin_end(self, sandbox: Sandbox, *, interrupt_holders: bool) -> asyncio.Task[None]:
+    def _begin_end(self, sandbox: Sandbox, reason: Ending) -> asyncio.Task[None]:
         for use in tuple(sandbox.uses):
-            if interrupt_holders or not use.holds:
+            if reason != "expired" or not use.holds:  # time that is over waits for a transfer
                 use.interrupt()
         if sandbox.ending is not None:
             return sandbox.ending
         sandbox.ended = True
+        self.tally.ended[reason] += 1
+        _log.info(
+            "sandbox ended", extra={"fields": {"sandbox": sandbox.sandbox_id[:8], "reason": reason}}
+        )
         self._living.pop(sandbox.sandbox_id, None)
         if not self._living:
             self._alone.set()

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
+import logging
 import os
 import resource
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
 
 from agent_sandbox.errors import ConfigError
 from agent_sandbox.express import preload
+from agent_sandbox.express.address import (
+    BACKLOG,
+    greeting,
+    is_loopback,
+    listen,
+    read_keys,
+    url_host,
+)
 from agent_sandbox.express.connection import IDLE_TIMEOUT_S, Connection
 from agent_sandbox.express.engine import Engine, Isolation, choose_kind
 from agent_sandbox.express.isolation import Spawner
-from agent_sandbox.express.logs import configure_logging
+from agent_sandbox.express.logs import Form, configure_logging
 from agent_sandbox.express.openat2 import require_openat2
 from agent_sandbox.express.privileges import drop_privileges, seal_imports, service_ids
 from agent_sandbox.express.service import Service
@@ -28,13 +37,16 @@ from agent_sandbox.express.state import default_state_dir, open_state_dir
 from agent_sandbox.express.unused import wait_until_unused
 from agent_sandbox.memory import keep_freed_memory
 
-_BACKLOG = 1_024
+_log = logging.getLogger(__name__)
+
 _ACCEPTS = 16
 """Connections that asyncio accepts in one go; CPython 3.11 goes on so often without descriptors."""
 
 _DESCRIPTORS = 65_536
 _GRACE_S = 5
 _END_S = 15
+DRAIN_S = 5
+"""How long a service for others lets transfers and foreground commands go on when it is to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,9 @@ class ServeConfig:
         insecure: Whether a non-loopback address without keys is accepted.
         isolation: See `agent_sandbox.express.engine.Isolation`.
         network: Whether sandboxes share this machine's network, its loopback services included.
+        domain: Name under which `{port}-{sandbox id}.{domain}` is a sandbox, or None.
+        drain_s: Seconds that what is under way gets when it is to end; a second signal ends it.
+        log_form: How log lines look.
     """
 
     host: str = "127.0.0.1"
@@ -58,6 +73,9 @@ class ServeConfig:
     insecure: bool = False
     isolation: Isolation = "auto"
     network: bool = False
+    domain: str | None = None
+    drain_s: int = DRAIN_S
+    log_form: Form = "json"
 
 
 def serve_tcp(config: ServeConfig) -> None:
@@ -66,24 +84,39 @@ def serve_tcp(config: ServeConfig) -> None:
     Owns the process: signals, logging, umask, privileges, and no import afterwards.
 
     Raises:
-        ConfigError: E6000, with a `reason`: the address is open to others without keys, the key
-            file or the state directory cannot be used, or the kernel is too old.
-        OSError: The address cannot be bound.
+        ConfigError: E6000, with a `reason`: the address cannot be used or is open to others
+            without keys, the key file or the state directory cannot be used, or the kernel is too
+            old.
     """
-    keys = _read_keys(config.api_key_file) if config.api_key_file else ()
-    listener = _listen(config.host, config.port)
-    bound = listener.getsockname()
-    loopback = ipaddress.ip_address(bound[0].partition("%")[0]).is_loopback
+    from agent_sandbox.express.metrics import Metrics  # no child of a program pays for it
+
+    keys = read_keys(config.api_key_file) if config.api_key_file else ()
+    listener = listen(config.host, config.port)
+    loopback = is_loopback(listener)
     if not (loopback or keys or config.insecure):
         listener.close()
-        raise ConfigError(reason="The address is open to others: give API keys, or be insecure.")
-    url_host = f"[{bound[0]}]" if listener.family is socket.AF_INET6 else bound[0]
+        raise ConfigError(
+            reason=f"{config.host} is open to others: give --api-key-file, or say --insecure."
+        )
+    name = url_host(listener)
     hosts = None
     if loopback and not keys:
-        hosts = frozenset({"localhost", "127.0.0.1", "[::1]", url_host, config.host.lower()})
-    how = _How(config.isolation, config.network)
-    with _prepared(config.state_dir, "INFO", how, keys=keys, hosts=hosts) as service:
-        _run(service, listener, lifeline_fd=None, url=f"http://{url_host}:{bound[1]}")
+        hosts = frozenset({"localhost", "127.0.0.1", "[::1]", name, config.host.lower()})
+    url = f"http://{name}:{listener.getsockname()[1]}"
+    how = _How(config.isolation, config.network, "INFO", config.log_form)
+    make = partial(Service, keys=keys, hosts=hosts, domain=config.domain, meter=Metrics)
+    with _prepared(config.state_dir, how, make) as service:
+        _log.info(
+            greeting(
+                url,
+                loopback=loopback,
+                keys=len(keys),
+                kind=service.kind,
+                network=config.network,
+                domain=config.domain,
+            )
+        )
+        _run(_Server(service, url=url, drain_s=config.drain_s), listener)
 
 
 def serve_fd(
@@ -117,31 +150,26 @@ def serve_fd(
     for passed in (fd, lifeline_fd, users_fd, report_fd):
         if passed is not None:
             os.set_inheritable(passed, False)  # the parent had to make them inheritable
-    how = _How(isolation, network)
-    with _prepared(state_dir, "WARNING", how, keys=(), hosts=None) as service:
+    how = _How(isolation, network, "WARNING", "json")
+    with _prepared(state_dir, how, partial(Service, keys=(), hosts=None)) as service:
         if report_fd is not None:
             with open(report_fd, "wb", buffering=0) as report:
                 report.write(b"started")
-        _run(service, listener, lifeline_fd, url=None, users_fd=users_fd)
+        _run(_Server(service, lifeline_fd=lifeline_fd, users_fd=users_fd), listener)
 
 
 @dataclass(frozen=True, slots=True)
 class _How:
     isolation: Isolation
     network: bool
+    log_level: str
+    log_form: Form
 
 
 @contextlib.contextmanager
-def _prepared(
-    state_dir: Path | None,
-    log_level: str,
-    how: _How,
-    *,
-    keys: tuple[str, ...],
-    hosts: frozenset[str] | None,
-) -> Iterator[Service]:
+def _prepared(state_dir: Path | None, how: _How, make: Callable[..., Service]) -> Iterator[Service]:
     """Make the process fit to serve; the order matters."""
-    configure_logging(log_level)
+    configure_logging(how.log_level, how.log_form)
     require_openat2()
     uid, gid = service_ids()
     state = open_state_dir(state_dir or default_state_dir(), uid=uid, gid=gid)
@@ -157,28 +185,34 @@ def _prepared(
     drop_privileges(uid, gid)
     seal_imports()
     engine = Engine(spawner, isolation=how.isolation, network=how.network)
-    yield Service(state, keys=keys, hosts=hosts, engine=engine)
+    yield make(state, engine=engine)
 
 
-def _run(
-    service: Service,
-    listener: socket.socket,
-    lifeline_fd: int | None,
-    *,
-    url: str | None,
-    users_fd: int | None = None,
-) -> None:
+def _run(server: _Server, listener: socket.socket) -> None:
     listener.setblocking(False)
-    server = _Server(service, lifeline_fd, url, users_fd)
     with asyncio.Runner() as runner:
         runner.run(server.serve(sockets=[listener]))
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, ended by a signal or by the lifeline, with the sandboxes ended before it."""
+    """uvicorn, ended by a signal or by the lifeline, with the sandboxes ended before it.
+
+    Args:
+        service: What it serves.
+        lifeline_fd: The reading end of a pipe that ends it, or None.
+        users_fd: What `unused.wait_until_unused` needs, or None.
+        url: Printed once it listens, or None.
+        drain_s: How long what is under way may go on when it is to end.
+    """
 
     def __init__(
-        self, service: Service, lifeline_fd: int | None, url: str | None, users_fd: int | None
+        self,
+        service: Service,
+        *,
+        lifeline_fd: int | None = None,
+        users_fd: int | None = None,
+        url: str | None = None,
+        drain_s: int = 0,
     ) -> None:
         super().__init__(uvicorn_config(service.app))
         self._service = service
@@ -187,6 +221,8 @@ class _Server(uvicorn.Server):
         self._users_fd = users_fd
         self._outliving: asyncio.Task[None] | None = None
         self._unused: asyncio.Task[None] | None = None
+        self._drain_s = drain_s
+        self._drain: asyncio.Task[None] | None = None
 
     @property
     def _is_child(self) -> bool:
@@ -212,9 +248,12 @@ class _Server(uvicorn.Server):
         yield
 
     def _stop(self) -> None:
+        again = self.should_exit
         # The kernel ends us if something hangs, be it a thread: the next start sweeps the rest.
-        signal.alarm(_END_S)
+        signal.alarm(_END_S if again else _END_S + self._drain_s)
         self.should_exit = True
+        if again and self._drain is not None:
+            self._drain.cancel()
 
     def _read_lifeline(self, fd: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -228,16 +267,21 @@ class _Server(uvicorn.Server):
         """Listen; the queue of the kernel may be longer than what is accepted in one go."""
         await super().startup(sockets)
         for listener in sockets or []:
-            listener.listen(_BACKLOG)
+            listener.listen(BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the sandboxes first: that ends the streams which uvicorn would wait for."""
+        """Drain, then end the sandboxes: that ends the streams which uvicorn would wait for."""
         for server in self.servers:
             server.close()
         for waiting in (self._outliving, self._unused):
             if waiting is not None:
                 waiting.cancel()
+        if self._drain_s:
+            _log.info("draining", extra={"fields": {"seconds_at_most": self._drain_s}})
+            self._drain = asyncio.ensure_future(self._service.drain(self._drain_s))
+            await asyncio.wait([self._drain])
         await self._service.close()
+        _log.info("ended")
         await super().shutdown(sockets)
 
 
@@ -271,29 +315,3 @@ def uvicorn_config(app: object) -> uvicorn.Config:
         timeout_keep_alive=int(IDLE_TIMEOUT_S),
         timeout_graceful_shutdown=_GRACE_S,
     )
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _read_keys(path: Path) -> tuple[str, ...]:
-    try:
-        lines = [line.strip() for line in path.read_text("ascii").splitlines()]
-    except (OSError, UnicodeDecodeError):
-        raise ConfigError(reason="The file of API keys cannot be read.") from None
-    keys = tuple(line for line in lines if line and not line.startswith("#"))
-    if not keys:
-        raise ConfigError(reason="The file of API keys holds no key.")
-    return keys

@@ -121,6 +121,7 @@ class ServerStream:
             if await self._work(message, receive, emit):
                 await self._send(send, connect.encode_end(), more=False)
         except AgentSandboxError as error:
+            scope["agent_sandbox.code"] = error.code
             await self._send(send, stream_end(error), more=False, error=error)
 
     async def _message(self) -> bytes:

@@ -14,6 +14,9 @@ from typing import Any
 from mcp.server.connection import Connection
 from mcp.server.lowlevel.server import Server
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+from agent_sandbox.mcp_server.principals import Principal
 
 
 def connection_of(context: Context[Any, Any]) -> Connection:
@@ -29,6 +32,21 @@ def connection_of(context: Context[Any, Any]) -> Connection:
 def lowlevel_server(server: MCPServer[Any]) -> Server[Any]:
     """Return the low-level server that transports drive."""
     return server._lowlevel_server
+
+
+def owners_of_sessions(manager: StreamableHTTPSessionManager) -> dict[str, Principal]:
+    """Return whose each session is, without those that were opened without credentials."""
+    return {
+        session_id: Principal(owner["client_id"], owner["issuer"], owner["subject"])
+        for session_id, owner in manager._session_owners.items()
+    }
+
+
+async def end_session(manager: StreamableHTTPSessionManager, session_id: str) -> None:
+    """End a session as its client's DELETE would: its calls, its streams, and what it owns."""
+    transport = manager._server_instances.get(session_id)
+    if transport is not None:
+        await manager._discard_session(session_id, transport)
 
 
 @contextmanager

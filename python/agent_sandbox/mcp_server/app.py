@@ -103,7 +103,7 @@ def _after(seconds: float, action: Callable[[], None]) -> None:
 
 def _exit_hard(settings: Settings, registry: Registry) -> None:
     left = registry.reaper.recorded
-    if left and settings.api_url is not None:
+    if left and settings.provider != "local":
         hand_off(settings, left)
     os._exit(0)
 
@@ -119,7 +119,8 @@ def run_http(config: McpConfig) -> None:
 
     Raises:
         ConfigError: E6000, settings that contradict each other, an address that cannot be used,
-            or one beyond loopback without `insecure`.
+            one beyond loopback without credentials and `insecure`, or files of credentials that
+            cannot be used.
     """
     settings = config.settings()
     config.check_exposure()

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
-from agent_sandbox.limits import MAX_FILE_BYTES, MAX_TTL_S
+from agent_sandbox.limits import (
+    MAX_COMMAND_CHARS,
+    MAX_COMMAND_S,
+    MAX_FILE_BYTES,
+    MAX_OFFSET,
+    MAX_TTL_S,
+)
 from agent_sandbox.mcp_server.schemas import SHA256_PATTERN
 from agent_sandbox.toolkit.arguments import A, Arguments, NoArguments, parse
 
 __all__ = ["A", "Arguments", "NoArguments", "parse"]
 
 SandboxId = Annotated[str, Field(min_length=1, max_length=256)]
+TaskId = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _passable(command: str) -> str:
+    if "\0" in command:  # no program's argument can hold it
+        raise ValueError
+    command.encode()  # nor a lone surrogate: its error is a ValueError
+    return command
+
+
+Command = Annotated[
+    str, Field(min_length=1, max_length=MAX_COMMAND_CHARS), AfterValidator(_passable)
+]
 TtlSeconds = Annotated[int, Field(ge=1, le=MAX_TTL_S)]
 
 
@@ -47,6 +66,43 @@ class UploadArguments(PathArguments):
     content_base64: str
     size_bytes: Annotated[int, Field(ge=0, le=MAX_FILE_BYTES)] | None = None
     sha256: Annotated[str, Field(pattern=SHA256_PATTERN)] | None = None
+
+
+class RunArguments(Arguments):
+    """Arguments of `run_command`."""
+
+    command: Command
+    cwd: str | None = None
+    timeout_seconds: Annotated[int, Field(ge=1, le=MAX_COMMAND_S)] | None = None
+    sandbox_id: SandboxId | None = None
+
+
+class StartArguments(Arguments):
+    """Arguments of `start_background_task`."""
+
+    command: Command
+    cwd: str | None = None
+    retain: bool | None = None
+    retain_seconds: TtlSeconds | None = None
+    sandbox_id: SandboxId | None = None
+
+    @model_validator(mode="after")
+    def _retain_seconds_go_with_retain(self) -> StartArguments:
+        if self.retain_seconds is not None and not self.retain:
+            raise ValueError
+        return self
+
+
+class TaskArguments(Arguments):
+    """Arguments of tools for one task."""
+
+    task_id: TaskId
+
+
+class ReadTaskArguments(TaskArguments):
+    """Arguments of `get_background_task`."""
+
+    offset: Annotated[int, Field(ge=0, le=MAX_OFFSET)] | None = None
 
 
 class WriteArguments(PathArguments):

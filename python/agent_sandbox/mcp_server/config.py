@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from agent_sandbox import SandboxClient
 from agent_sandbox.client.providers.child import Isolation
@@ -17,6 +19,9 @@ from agent_sandbox.limits import (
     RESOLVE_TIMEOUT_S,
     TRANSFER_TIMEOUT_S,
 )
+from agent_sandbox.mcp_server.auth.authority import Authority
+from agent_sandbox.mcp_server.auth.settings import OAuthConfig
+from agent_sandbox.mcp_server.auth.tokens import StaticTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,11 @@ class McpConfig:
         host: Address that HTTP listens on.
         port: Port that HTTP listens on; 0 lets the system choose one.
         insecure: Allow an address beyond loopback without credentials.
+        token_file: Static tokens that HTTP callers may show; None takes the name of the file from
+            the environment (`AGENT_SANDBOX_TOKEN_FILE`). Lines of the same form in
+            `AGENT_SANDBOX_TOKENS` count too. Where there are tokens, or `oauth`, every caller
+            needs one.
+        oauth: Whose access tokens HTTP callers may show.
         allowed_hosts: Further values of the Host header that are answered. `name:*` allows every
             port, `*` allows everything. Loopback names are always allowed.
         allowed_origins: Further values of the Origin header, in the same form.
@@ -55,6 +65,8 @@ class McpConfig:
     host: str = "127.0.0.1"
     port: int = 8000
     insecure: bool = False
+    token_file: Path | None = None
+    oauth: OAuthConfig | None = None
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     idle_timeout_s: float = 1800.0
@@ -113,14 +125,30 @@ class McpConfig:
             sandbox_url=settings.sandbox_url,
         )
 
+    def authority(self) -> Authority | None:
+        """Return who may call over HTTP, None where nobody is asked for credentials.
+
+        Raises:
+            ConfigError: E6000, with a `reason`: a file of tokens or a deny-list cannot be used.
+        """
+        named = self.token_file or os.environ.get("AGENT_SANDBOX_TOKEN_FILE")
+        text = os.environ.get("AGENT_SANDBOX_TOKENS")
+        tokens = StaticTokens(Path(named) if named else None, text) if named or text else None
+        return Authority(tokens, self.oauth) if tokens or self.oauth else None
+
     def check_exposure(self) -> None:
         """Refuse an address that others can reach while nothing asks for credentials.
 
         Raises:
-            ConfigError: E6000, for an address beyond loopback without `insecure`.
+            ConfigError: E6000, for an address beyond loopback without credentials and `insecure`,
+                or credentials that cannot be used.
         """
-        if not self.insecure and not is_loopback(self.host):
-            raise ConfigError
+        authority = self.authority()
+        if not (self.insecure or is_loopback(self.host) or authority):
+            raise ConfigError(
+                reason=f"{self.host} is open to others: name a --token-file or an --oauth-issuer,"
+                " keep 127.0.0.1 behind an authenticating proxy, or say --insecure"
+            )
 
 
 def is_loopback(host: str) -> bool:

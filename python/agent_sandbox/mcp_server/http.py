@@ -7,20 +7,24 @@ import errno
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import uvicorn
+from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from agent_sandbox.errors import ConfigError
 from agent_sandbox.mcp_server import _sdk
+from agent_sandbox.mcp_server.auth.protection import Protection
 from agent_sandbox.mcp_server.config import McpConfig
-from agent_sandbox.mcp_server.http_guard import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, HttpGuard
+from agent_sandbox.mcp_server.http_guard import HttpGuard
+from agent_sandbox.mcp_server.http_origin import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, OriginGuard
 from agent_sandbox.mcp_server.logs import log_loop_error
 from agent_sandbox.mcp_server.server import build_server
 
@@ -30,7 +34,11 @@ MCP_PATH = "/mcp"
 def build_http_app(config: McpConfig) -> Starlette:
     """Return the ASGI application: MCP at `/mcp`, `/health` beside it.
 
-    Its lifespan opens and ends the server's state, so run it with lifespan support, once.
+    Its lifespan opens and ends the server's state, so run it with lifespan support, once. Where
+    the settings name credentials, `/mcp` asks for them.
+
+    Raises:
+        ConfigError: E6000, settings that contradict each other or a file that cannot be used.
     """
     server = build_server(config)
     manager = StreamableHTTPSessionManager(
@@ -41,20 +49,31 @@ def build_http_app(config: McpConfig) -> Starlette:
         session_idle_timeout=config.idle_timeout_s,
         max_sessions=config.max_sessions,
     )
-    guard = HttpGuard(
-        manager.asgi_app,
+    endpoint: ASGIApp = HttpGuard(
+        AuthContextMiddleware(manager.asgi_app), body_deadline_s=config.body_deadline_s
+    )
+    authority = config.authority()
+    protection = Protection(authority, config.oauth, endpoint, manager) if authority else None
+    guard = OriginGuard(
+        protection.gate if protection else endpoint,
         allowed_hosts=(*LOOPBACK_HOSTS, *_own_name(config), *config.allowed_hosts),
         allowed_origins=(*LOOPBACK_ORIGINS, *config.allowed_origins),
-        body_deadline_s=config.body_deadline_s,
     )
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        async with manager.run():
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(manager.run())
+            if protection is not None:
+                await stack.enter_async_context(protection.watching())
             yield
 
     return Starlette(
-        routes=[Route(MCP_PATH, guard), Route("/health", _health, methods=["GET"])],
+        routes=[
+            Route(MCP_PATH, guard),
+            Route("/health", _health, methods=["GET"]),
+            *(protection.routes if protection is not None else ()),
+        ],
         lifespan=lifespan,
     )
 

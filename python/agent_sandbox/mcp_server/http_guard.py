@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import anyio
 from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
-from mcp_types import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, RequestId
+from mcp_types import INVALID_PARAMS, PARSE_ERROR, RequestId
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -19,17 +18,11 @@ from agent_sandbox.mcp_server import splice
 from agent_sandbox.mcp_server.envelopes import (
     KEPT_BYTES,
     canonical_id,
-    error_answer,
     peek_id,
     readable_id,
 )
-
-LOOPBACK_HOSTS = ("127.0.0.1:*", "localhost:*", "[::1]:*")
-LOOPBACK_ORIGINS = tuple(f"http://{host}" for host in LOOPBACK_HOSTS)
-
-LINGER_BYTES = 16_777_216
-LINGER_S = 5.0
-"""How much, and for how long, a body that is too large is read and dropped before its answer."""
+from agent_sandbox.mcp_server.http_answers import drop_body, refuse
+from agent_sandbox.mcp_server.principals import Principal, principal_of_scope
 
 WHOLLY_PARSED_BYTES = 65_536
 """Bodies up to this size are parsed to find their id; of larger ones first the ends are read."""
@@ -41,9 +34,8 @@ _FIXED_TEXTS = {
 
 
 class HttpGuard:
-    """Checks Host and Origin, bounds the body in time, and keeps requests from mixing.
+    """Bounds the body in time, and keeps requests from mixing.
 
-    - A Host that is not allowed is 421, an Origin 403; neither is logged.
     - A body that has not arrived in time is 408, one over the SDK's 4 MiB is 413.
     - Up to 2025-11-25, a request whose id is in flight in its session is 400: the SDK would give
       its answer to the other one. Such a call runs on when its client disconnects.
@@ -56,27 +48,17 @@ class HttpGuard:
         self,
         app: ASGIApp,
         *,
-        allowed_hosts: Sequence[str],
-        allowed_origins: Sequence[str],
         body_deadline_s: float,
         max_body_bytes: int = DEFAULT_MAX_REQUEST_BODY_SIZE,
     ) -> None:
         self._app = app
-        self._allowed_hosts = tuple(allowed_hosts)
-        self._allowed_origins = tuple(allowed_origins)
         self._body_deadline_s = body_deadline_s
         self._max_body_bytes = max_body_bytes
-        self._in_flight: defaultdict[str, set[RequestId]] = defaultdict(set)
+        self._in_flight: defaultdict[tuple[Principal, str], set[RequestId]] = defaultdict(set)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
         headers = Headers(scope=scope)
-        if not _one_allowed(headers.getlist("host"), self._allowed_hosts):
-            await _refuse(421, "This server does not answer for this Host.")(scope, receive, send)
-            return
-        if not _none_or_allowed(headers.getlist("origin"), self._allowed_origins):
-            await _refuse(403, "This Origin is not allowed.")(scope, receive, send)
-            return
         if "mcp-session-id" not in headers:
             send = _without_dead_session(send)
         if scope["method"] != "POST":
@@ -104,7 +86,7 @@ class HttpGuard:
             while True:
                 message = await receive()
                 if message["type"] != "http.request":
-                    return _refuse(400, "The client went away.")  # nobody reads this
+                    return refuse(400, "The client went away.")  # nobody reads this
                 chunk: bytes = message.get("body", b"")
                 size += len(chunk)
                 if size > self._max_body_bytes:
@@ -112,18 +94,11 @@ class HttpGuard:
                 chunks.append(chunk)
                 if not message.get("more_body", False):
                     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        return _refuse(408, "The body did not arrive in time.")
+        return refuse(408, "The body did not arrive in time.")
 
     async def _too_large(self, receive: Receive) -> Response:
-        # Answered while the client still sends, the answer would be lost in a reset.
-        size = 0
-        with anyio.move_on_after(LINGER_S):
-            while size < LINGER_BYTES:
-                message = await receive()
-                size += len(message.get("body", b""))
-                if not message.get("more_body", False):
-                    break
-        return _refuse(413, "The body is too large.")
+        await drop_body(receive)
+        return refuse(413, "The body is too large.")
 
     async def _serve_in_session(
         self, scope: Scope, headers: Headers, request: _Request, send: Send
@@ -136,24 +111,26 @@ class HttpGuard:
         try:
             request_id = _request_id(request.body)
         except ValueError:  # the SDK would take it for a notification, and never answer
-            await _refuse(400, _FIXED_TEXTS[INVALID_PARAMS])(scope, request.receive, send)
+            await refuse(400, _FIXED_TEXTS[INVALID_PARAMS])(scope, request.receive, send)
             return
         if request_id is None:
             await self._app(scope, request.receive, answer.send)
             return
         key = canonical_id(request_id)
-        if key in self._in_flight[session_id]:
-            await _refuse(400, "A request with this id is being served: use another id.")(
+        # Of one principal: what a session of others is doing must not be told, nor disturbed.
+        in_flight = self._in_flight[principal_of_scope(scope), session_id]
+        if key in in_flight:
+            await refuse(400, "A request with this id is being served: use another id.")(
                 scope, request.receive, send
             )
             return
-        self._in_flight[session_id].add(key)
+        in_flight.add(key)
         try:
             await self._app(scope, request.receive, answer.send)
         finally:
-            self._in_flight[session_id].discard(key)
-            if not self._in_flight[session_id]:
-                del self._in_flight[session_id]
+            in_flight.discard(key)
+            if not in_flight:
+                del self._in_flight[principal_of_scope(scope), session_id]
 
     async def _serve_until_disconnect(self, scope: Scope, request: _Request, send: Send) -> None:
         async with anyio.create_task_group() as tasks:
@@ -288,33 +265,3 @@ def _request_id(body: bytes) -> RequestId | None:
     if request_id is None:
         raise ValueError
     return request_id
-
-
-def _one_allowed(values: list[str], allowed: Sequence[str]) -> bool:
-    return len(values) == 1 and _is_allowed(values[0], allowed)
-
-
-def _none_or_allowed(values: list[str], allowed: Sequence[str]) -> bool:
-    return not values or _one_allowed(values, allowed)
-
-
-def _is_allowed(value: str, allowed: Sequence[str]) -> bool:
-    for pattern in allowed:
-        if pattern in ("*", value):
-            return True
-        name, separator, port = value.rpartition(":")
-        if pattern.endswith(":*") and (
-            value == pattern[:-2] or (separator and name == pattern[:-2] and port.isdecimal())
-        ):
-            return True
-    return False
-
-
-def _refuse(status: int, text: str) -> Response:
-    answer = error_answer(INVALID_REQUEST, text)
-    return Response(
-        answer.model_dump_json(by_alias=True, exclude_unset=True),
-        status_code=status,
-        media_type="application/json",
-        headers={"connection": "close"} if status in (408, 413) else None,
-    )

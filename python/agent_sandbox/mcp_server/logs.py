@@ -68,7 +68,7 @@ def log_unexpected(where: str, error: BaseException) -> None:
 def log_unavailable(error: AgentSandboxError) -> None:
     """Log that there is no sandbox service: who can mend that sees the log and not the result."""
     if isinstance(error, SandboxUnavailableError | AuthenticationError):
-        reason = getattr(error, "reason", "see --provider, --api-url and AGENT_SANDBOX_API_URL.")
+        reason = getattr(error, "reason", "See --provider, --api-url and AGENT_SANDBOX_API_URL.")
         log.error("%s %s %s", error.code, error.text, reason)
 
 

@@ -23,6 +23,7 @@ from agent_sandbox.errors import (
 )
 from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.logs import log_unexpected
+from agent_sandbox.mcp_server.principals import ANONYMOUS, Principal
 from agent_sandbox.mcp_server.reaper import Reaper
 from agent_sandbox.mcp_server.renewal import Lease
 from agent_sandbox.mcp_server.scopes import Creation, Scope
@@ -47,10 +48,11 @@ def check_sandbox_id(sandbox_id: str) -> None:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Handle:
-    """A sandbox that this server is connected to, with its lease."""
+    """A sandbox that this server is connected to, with its lease, and whose it is."""
 
     sandbox: Sandbox
     lease: Lease
+    principal: Principal
 
     @property
     def sandbox_id(self) -> str:
@@ -63,12 +65,14 @@ class Use:
     """What one call did with sandboxes.
 
     Attributes:
-        scope: Whose call it is; None where there are no scopes.
+        scope: What owns the sandboxes of the call; None where there are no scopes.
+        principal: Whose call it is.
         sandbox_id: The sandbox it used, as soon as one is resolved.
         created: It made a sandbox that no earlier call knew.
     """
 
     scope: Scope | None
+    principal: Principal
     sandbox_id: str | None = None
     created: bool = False
 
@@ -79,7 +83,7 @@ class Registry:
     def __init__(self, client: SandboxClient, config: McpConfig, tasks: TaskGroup) -> None:
         self.client = client
         self.reaper = Reaper(client, tasks)
-        self.process_scope = Scope()
+        self.process_scope = Scope(ANONYMOUS)
         self._config = config
         self._tasks = tasks
         self._scopes: set[Scope] = {self.process_scope}
@@ -88,9 +92,9 @@ class Registry:
 
     # --- Scopes -----------------------------------------------------------------------------
 
-    def open_scope(self) -> Scope:
+    def open_scope(self, principal: Principal) -> Scope:
         """Return a new scope."""
-        scope = Scope()
+        scope = Scope(principal)
         self._scopes.add(scope)
         return scope
 
@@ -128,21 +132,23 @@ class Registry:
         sandbox_id: str | None,
         operation: Callable[[Sandbox], Awaitable[T]],
         timeout_error: type[AgentSandboxError],
+        timeout_s: float | None = None,
     ) -> T:
-        """Resolve a sandbox and run one operation on it, within the time of a transfer.
+        """Resolve a sandbox and run one operation on it, within `timeout_s` or that of a transfer.
 
         A named sandbox is adopted by the scope, also when the operation then fails. Without a
         name the default is used; if it turns out to be gone, a new one is made and used instead.
 
         Raises:
-            SandboxNotFoundError: E5001, the named sandbox is gone.
-            SandboxOwnedError: E5002, another scope owns it.
+            SandboxNotFoundError: E5001, the named sandbox is gone, or is another principal's.
+            SandboxOwnedError: E5002, another scope of the same principal owns it.
             SandboxTimeoutError: E5004, it was not resolved in time.
             AgentSandboxError: What the operation raised, or `timeout_error`.
         """
+        timeout_s = timeout_s or self._config.transfer_timeout_s
         handle = await self._resolve(use, sandbox_id)
         try:
-            return await self._run(use, handle, operation, timeout_error)
+            return await self._run(use, handle, operation, timeout_error, timeout_s)
         except (SandboxNotFoundError, SandboxUnavailableError, TransferError) as error:
             if not await self._is_gone(handle, error):
                 raise
@@ -150,7 +156,7 @@ class Registry:
             if sandbox_id is not None:
                 raise SandboxNotFoundError from None
         handle = await self._resolve(use, None)
-        return await self._run(use, handle, operation, timeout_error)
+        return await self._run(use, handle, operation, timeout_error, timeout_s)
 
     async def _run(
         self,
@@ -158,9 +164,10 @@ class Registry:
         handle: Handle,
         operation: Callable[[Sandbox], Awaitable[T]],
         timeout_error: type[AgentSandboxError],
+        timeout_s: float,
     ) -> T:
         try:
-            with handle.lease.held(), time_limit(self._config.transfer_timeout_s, timeout_error):
+            with handle.lease.held(), time_limit(timeout_s, timeout_error):
                 return await operation(handle.sandbox)
         except anyio.get_cancelled_exc_class():
             if use.scope is None and use.created:
@@ -186,29 +193,48 @@ class Registry:
         scope = use.scope
         with time_limit(self._config.resolve_timeout_s, SandboxTimeoutError):
             if sandbox_id is not None:
-                handle = await self._named(scope, sandbox_id)
+                handle = await self._named(use, sandbox_id)
             elif scope is None:
-                handle = await self._create(None, self._config.ttl_seconds)
+                handle = await self._create(use, self._config.ttl_seconds)
                 use.created = True
             else:
                 handle = scope.default or await self._default(scope)
         use.sandbox_id = handle.sandbox_id
         return handle
 
-    async def _named(self, scope: Scope | None, sandbox_id: str) -> Handle:
+    async def find(self, principal: Principal, sandbox_id: str) -> Handle | None:
+        """Return a sandbox that is known, None for one that is not connected yet.
+
+        A foreign sandbox costs the same round trip as one that does not exist.
+
+        Raises:
+            SandboxNotFoundError: E5001, it does not exist or is another principal's.
+        """
         check_sandbox_id(sandbox_id)
-        self._check_owner(scope, sandbox_id)  # before connecting: a refused call renews nothing
+        handle = self._own_handle(principal, sandbox_id)
+        if handle is None:
+            info = await self.client.info(sandbox_id)
+            if not principal.may_see(info.metadata):
+                raise SandboxNotFoundError
+        return handle
+
+    def _own_handle(self, principal: Principal, sandbox_id: str) -> Handle | None:
         handle = self._handles.get(sandbox_id)
+        return handle if handle is not None and handle.principal == principal else None
+
+    async def _named(self, use: Use, sandbox_id: str) -> Handle:
+        handle = await self.find(use.principal, sandbox_id)
+        self._check_owner(use.scope, sandbox_id)  # before connecting: a refused call renews nothing
         if handle is None:
             ttl_seconds = self._config.ttl_seconds
             sandbox = await self.client.connect(sandbox_id, ttl_seconds=ttl_seconds)
-            self._check_owner(scope, sandbox_id)
-            handle = Handle(sandbox, Lease(sandbox, ttl_seconds, self._tasks))
-        self._remember(scope, handle)
+            self._check_owner(use.scope, sandbox_id)
+            handle = Handle(sandbox, Lease(sandbox, ttl_seconds, self._tasks), use.principal)
+        self._remember(use.scope, handle)
         return handle
 
     def _check_owner(self, scope: Scope | None, sandbox_id: str) -> None:
-        if self._owners.get(sandbox_id, scope) is not scope:
+        if self.is_foreign(scope, sandbox_id):
             raise SandboxOwnedError
 
     def _remember(self, scope: Scope | None, handle: Handle) -> None:
@@ -234,8 +260,8 @@ class Registry:
             SandboxTimeoutError: E5004, it did not become ready in time.
         """
         with time_limit(self._config.resolve_timeout_s, SandboxTimeoutError):
-            handle = await self._create(use.scope, ttl_seconds)
-        use.sandbox_id = handle.sandbox_id
+            handle = await self._create(use, ttl_seconds)
+        use.sandbox_id, use.created = handle.sandbox_id, True
         if use.scope is not None and use.scope.default is None:
             use.scope.default = handle
             use.scope.replacing = False
@@ -244,28 +270,37 @@ class Registry:
     async def _default(self, scope: Scope) -> Handle:
         if scope.creating is None:
             scope.creating = Creation()
-            self._tasks.start_soon(self._make, scope, self._config.ttl_seconds, scope.creating)
+            self._start(scope, scope.principal, self._config.ttl_seconds, scope.creating)
         return await scope.creating.wait()
 
-    async def _create(self, scope: Scope | None, ttl_seconds: int) -> Handle:
+    async def _create(self, use: Use, ttl_seconds: int) -> Handle:
         creation = Creation()
-        self._tasks.start_soon(self._make, scope, ttl_seconds, creation)
+        self._start(use.scope, use.principal, ttl_seconds, creation)
         try:
             return await creation.wait()
         except anyio.get_cancelled_exc_class():
             creation.abandoned = True
-            if scope is None and creation.made is not None:
+            if use.scope is None and creation.made is not None:
                 self.reaper.doom([creation.made.sandbox_id])
             raise
 
-    async def _make(self, scope: Scope | None, ttl_seconds: int, creation: Creation) -> None:
+    def _start(
+        self, scope: Scope | None, principal: Principal, ttl_seconds: int, creation: Creation
+    ) -> None:
+        self._tasks.start_soon(self._make, scope, principal, ttl_seconds, creation)
+
+    async def _make(
+        self, scope: Scope | None, principal: Principal, ttl_seconds: int, creation: Creation
+    ) -> None:
         # Runs in the server's task group, and longer than a call waits: a cancelled call would
         # otherwise leave a sandbox behind that was made and belongs to nobody.
         outcome: Handle | AgentSandboxError
         try:
             with time_limit(4 * self._config.resolve_timeout_s, SandboxTimeoutError):
-                sandbox = await self.client.create(ttl_seconds=ttl_seconds)
-            outcome = Handle(sandbox, Lease(sandbox, ttl_seconds, self._tasks))
+                sandbox = await self.client.create(
+                    ttl_seconds=ttl_seconds, metadata=principal.metadata
+                )
+            outcome = Handle(sandbox, Lease(sandbox, ttl_seconds, self._tasks), principal)
             if creation.abandoned:
                 self.reaper.doom([outcome.sandbox_id])
             else:
@@ -283,6 +318,51 @@ class Registry:
 
     # --- Without adopting ----------------------------------------------------------------------
 
+    async def visit(
+        self, use: Use, sandbox_id: str, operation: Callable[[Sandbox], Awaitable[T]]
+    ) -> T:
+        """Run one operation on a named sandbox, which renews it and changes no ownership.
+
+        Raises:
+            SandboxNotFoundError: E5001, it does not exist or is another principal's.
+            SandboxOwnedError: E5002, another scope owns it.
+            SandboxTimeoutError: E5004.
+        """
+        with time_limit(self._config.resolve_timeout_s, SandboxTimeoutError):
+            handle = await self.find(use.principal, sandbox_id)
+            self._check_owner(use.scope, sandbox_id)
+            if handle is None:
+                ttl_seconds = self._config.ttl_seconds
+                sandbox = await self.client.connect(
+                    sandbox_id, ttl_seconds=ttl_seconds, claim=False
+                )
+                self._check_owner(use.scope, sandbox_id)
+                handle = Handle(sandbox, Lease(sandbox, ttl_seconds, self._tasks), use.principal)
+            try:
+                with handle.lease.held():
+                    result = await operation(handle.sandbox)
+            except (SandboxUnavailableError, TransferError) as error:
+                if not await self._is_gone(handle, error):
+                    raise
+                raise SandboxNotFoundError from None
+        use.sandbox_id = sandbox_id
+        return result
+
+    async def look(self, sandbox_id: str) -> Sandbox:
+        """Return a sandbox for a look that neither renews nor adopts it.
+
+        Raises:
+            SandboxNotFoundError: E5001.
+        """
+        handle = self._handles.get(sandbox_id)
+        if handle is not None:
+            return handle.sandbox
+        return await self.client.connect(sandbox_id, ttl_seconds=1, claim=False)
+
+    def is_foreign(self, scope: Scope | None, sandbox_id: str) -> bool:
+        """Tell whether another scope owns this sandbox."""
+        return self._owners.get(sandbox_id, scope) is not scope
+
     def is_default(self, scope: Scope | None, sandbox_id: str) -> bool:
         """Tell whether calls of this scope without `sandbox_id` use this sandbox."""
         default = scope.default if scope is not None else None
@@ -292,16 +372,16 @@ class Registry:
         """Tell whether the scope's end destroys this sandbox."""
         return scope is not None and sandbox_id in scope.owned
 
-    async def settle_lease(self, sandbox_id: str) -> None:
+    async def settle_lease(self, principal: Principal, sandbox_id: str) -> None:
         """Let the end that the service tells next include the renewals of calls that have ended."""
-        handle = self._handles.get(sandbox_id)
+        handle = self._own_handle(principal, sandbox_id)
         if handle is not None:
             await handle.lease.settle()
 
-    async def settle_leases(self) -> None:
-        """Do so for every sandbox that is known."""
+    async def settle_leases(self, principal: Principal) -> None:
+        """Do so for every sandbox of the principal that is known."""
         for sandbox_id in list(self._handles):
-            await self.settle_lease(sandbox_id)
+            await self.settle_lease(principal, sandbox_id)
 
     def set_lease_ttl(self, sandbox_id: str, ttl_seconds: int) -> None:
         """Let later renewals of a known sandbox use another time."""

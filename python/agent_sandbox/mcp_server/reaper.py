@@ -18,16 +18,17 @@ LONGEST_PAUSE_S = 10.0
 class Destroys(Protocol):
     """The part of a sandbox client that the reaper needs."""
 
-    async def kill(self, sandbox_id: str) -> bool:
-        """Destroy one sandbox; False when it was gone already."""
+    async def release(self, sandbox_id: str) -> bool:
+        """Destroy one sandbox, now or after its retained task; False when it was gone already."""
 
 
 class Reaper:
     """Destroys what is recorded, however long one destroy takes and however often it fails.
 
     A sandbox is recorded before its destruction begins and forgotten only when the service said
-    that it is gone (an answer of "unknown" counts). Any other error is retried with growing
-    pauses. Not thread-safe: use it from the event loop that runs its task group.
+    that it is gone (an answer of "unknown" counts), or that it goes with its retained task. Any
+    other error is retried with growing pauses. Not thread-safe: use it from the event loop that
+    runs its task group.
     """
 
     def __init__(self, client: Destroys, tasks: TaskGroup) -> None:
@@ -73,7 +74,7 @@ class Reaper:
     async def _destroyed(self, sandbox_id: str) -> bool:
         async with self._slots:
             try:
-                await self._client.kill(sandbox_id)
+                await self._client.release(sandbox_id)
             except SandboxNotFoundError:
                 return True
             except AgentSandboxError as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agent_sandbox.limits import MAX_FILE_BYTES, MAX_TTL_S
 from agent_sandbox.toolkit.schemas import (
     CREATED,
     FAILURE,
+    NEXT_STEP,
     SANDBOX_ID_IN,
     SANDBOX_ID_OUT,
     SHA256,
@@ -22,6 +25,7 @@ __all__ = [
     "BYTES",
     "CREATED",
     "FAILURE",
+    "NEXT_STEP",
     "SANDBOX_ID_IN",
     "SANDBOX_ID_OUT",
     "SHA256",
@@ -29,6 +33,7 @@ __all__ = [
     "TTL_IN",
     "Schema",
     "closed_input",
+    "failure_with",
     "file_output",
     "file_path",
     "output",
@@ -46,9 +51,22 @@ TTL_IN: Schema = {
 BYTES: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_FILE_BYTES}
 
 
-def file_output(properties: dict[str, Schema]) -> Schema:
-    """Return the output schema of a tool that used a sandbox's files."""
+def file_output(
+    properties: dict[str, Schema], optional: Sequence[str] = (), failure: Schema = FAILURE
+) -> Schema:
+    """Return the output schema of a tool that used a sandbox's files or ran something in it."""
     return output(
-        {**properties, "sandbox_id": SANDBOX_ID_OUT, "sandbox_created": CREATED},
-        optional=("sandbox_created",),
+        {
+            **properties,
+            "sandbox_id": SANDBOX_ID_OUT,
+            "sandbox_created": CREATED,
+            "next_step": NEXT_STEP,
+        },
+        optional=(*optional, "sandbox_created", "next_step"),
+        failure=failure,
     )
+
+
+def failure_with(properties: dict[str, Schema]) -> Schema:
+    """Return the schema of a failure that may also tell these."""
+    return {**FAILURE, "properties": {**FAILURE["properties"], **properties}}

@@ -10,6 +10,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.mcp_server import _sdk
+from agent_sandbox.mcp_server.principals import Principal, principal_of
 from agent_sandbox.mcp_server.splice import LineRequest
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Scope:
     """One owner of sandboxes.
 
     Attributes:
+        principal: Whose scope it is.
         default: The sandbox that calls without `sandbox_id` use; never an adopted one.
         owned: Ids of what the scope created or adopted.
         creating: The default in the making.
@@ -60,7 +62,8 @@ class Scope:
         ended: Nothing may be added any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, principal: Principal) -> None:
+        self.principal = principal
         self.default: Handle | None = None
         self.owned: set[str] = set()
         self.creating: Creation | None = None
@@ -78,7 +81,7 @@ def scope_of(context: Context[Any, Any], registry: Registry) -> Scope | None:
     connection = _sdk.connection_of(context)
     scope = connection.state.get(_STATE_KEY)
     if not isinstance(scope, Scope):
-        scope = connection.state[_STATE_KEY] = registry.open_scope()
+        scope = connection.state[_STATE_KEY] = registry.open_scope(principal_of(request.request))
         # The SDK abandons this stack after 5 s; ending a scope only records and never waits.
         connection.exit_stack.callback(registry.end_scope, scope)
     return scope

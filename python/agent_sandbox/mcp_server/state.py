@@ -12,6 +12,7 @@ from agent_sandbox import SandboxClient
 from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.handoff import hand_off
 from agent_sandbox.mcp_server.ownership import Registry
+from agent_sandbox.mcp_server.tasks import Tasks
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -21,6 +22,7 @@ class ServerState:
     config: McpConfig
     client: SandboxClient
     registry: Registry
+    tasks: Tasks
 
 
 @asynccontextmanager
@@ -38,11 +40,11 @@ async def open_state(config: McpConfig) -> AsyncIterator[ServerState]:
     async with client, anyio.create_task_group() as tasks:
         registry = Registry(client, config, tasks)
         try:
-            yield ServerState(config, client, registry)
+            yield ServerState(config, client, registry, Tasks(registry))
         finally:
             with anyio.CancelScope(shield=True):
                 registry.end_all()
                 left = await registry.reaper.drain(config.shutdown_timeout_s)
-            if left and settings.api_url is not None:
+            if left and settings.provider != "local":
                 hand_off(settings, left)
             tasks.cancel_scope.cancel()

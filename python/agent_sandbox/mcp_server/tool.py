@@ -11,16 +11,24 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp_types import CallToolResult, ToolAnnotations
 
-from agent_sandbox.errors import AgentSandboxError
+from agent_sandbox.errors import AgentSandboxError, CommandTimeoutError, UnsupportedError
 from agent_sandbox.mcp_server.arguments import A, Arguments, parse
 from agent_sandbox.mcp_server.logs import log_unavailable, log_unexpected
+from agent_sandbox.mcp_server.outputs import result_fields
 from agent_sandbox.mcp_server.ownership import Registry, Use
+from agent_sandbox.mcp_server.principals import principal_of
 from agent_sandbox.mcp_server.schemas import Schema
 from agent_sandbox.mcp_server.scopes import scope_of
 from agent_sandbox.mcp_server.splice import spliced_of
 from agent_sandbox.mcp_server.state import ServerState
 from agent_sandbox.toolkit.failures import failure
 from agent_sandbox.toolkit.results import UNREPEATED, to_result
+
+NEXT_STEP = (
+    "Pass this sandbox_id in later calls: without it each call makes another, empty sandbox. Call"
+    " kill_sandbox when you are done."
+)
+"""Told once for every sandbox that is made where the connection has no session."""
 
 Fields = dict[str, Any]
 Operation = Callable[["Call", Any], Awaitable[Fields]]
@@ -42,6 +50,15 @@ class Call:
     def registry(self) -> Registry:
         """Where sandboxes are resolved."""
         return self.state.registry
+
+    def require_streaming(self) -> None:
+        """Refuse a bounded read, before anything is asked of anybody, where it cannot be kept.
+
+        Raises:
+            UnsupportedError: E5006: the provider reads whole values.
+        """
+        if not self.state.client.streaming:
+            raise UnsupportedError
 
     def file_fields(self, **fields: Any) -> Fields:
         """Return the fields of a success on a sandbox's files, with what every one of them has."""
@@ -77,19 +94,35 @@ class SandboxTool(Tool):
         request = context.request_context
         state: ServerState = request.lifespan_context
         version = request.protocol_version
-        use = Use(scope_of(context, state.registry))
+        use = Use(scope_of(context, state.registry), principal_of(request.request))
         try:
             fields = await self.fn(Call(state, use), parse(self.arguments_type, arguments))
         except AgentSandboxError as error:
             log_unavailable(error)
-            return to_result(failure(error, use.sandbox_id), version, is_error=True)
+            return to_result(_failure(error, use) | _written(error), version, is_error=True)
         except Exception as error:  # noqa: BLE001 - the edge: outsiders see the fixed text
             log_unexpected(self.name, error)
-            return to_result(failure(AgentSandboxError(), use.sandbox_id), version, is_error=True)
+            return to_result(_failure(AgentSandboxError(), use), version, is_error=True)
+        fields |= _next_step(use)
         spliced = spliced_of(request.request)
         if spliced is not None and UNREPEATED in fields:
             fields[UNREPEATED] = spliced.leave_out(fields[UNREPEATED])
         return to_result(fields, version, note=self.note)
+
+
+def _failure(error: AgentSandboxError, use: Use) -> Fields:
+    return failure(error, use.sandbox_id) | _next_step(use)
+
+
+def _next_step(use: Use) -> Fields:
+    return {"next_step": NEXT_STEP} if use.scope is None and use.created else {}
+
+
+def _written(error: AgentSandboxError) -> Fields:
+    """Return what a command had written before it was killed for want of time."""
+    if isinstance(error, CommandTimeoutError) and error.result is not None:
+        return result_fields(error.result)
+    return {}
 
 
 def make_tool(

@@ -34,12 +34,18 @@ CREATED: Schema = {
     ),
 }
 
+NEXT_STEP: Schema = {
+    "type": "string",
+    "description": "Only where the connection has no session: what to do with the new sandbox.",
+}
+
 FAILURE: Schema = {
     "type": "object",
     "properties": {
         "error": {"type": "string", "description": "What went wrong and what to do next."},
         "error_category": {"type": "string", "enum": list(CATEGORIES)},
         "sandbox_id": SANDBOX_ID_OUT,
+        "next_step": NEXT_STEP,
     },
     "required": ["error", "error_category"],
     "additionalProperties": False,

@@ -25,7 +25,6 @@ STREAM_TYPE = "application/connect+json"
 MAX_MESSAGE_BYTES = 4_194_304
 """Longest message either side accepts, unless it says otherwise (4 MiB)."""
 
-FLAG_COMPRESSED = 0x01
 FLAG_END = 0x02
 
 _PREFIX = struct.Struct(">BI")
@@ -116,31 +115,6 @@ class Envelope:
     end: bool
 
 
-def parse_error(body: bytes) -> ErrorBody | None:
-    """Return the error that a body holds, or None where it holds none.
-
-    Also reads E2B's REST form, whose `code` is a number: that becomes the Connect code of the same
-    HTTP status.
-    """
-    try:
-        return ErrorBody.model_validate_json(body)
-    except ValidationError:
-        pass
-    try:
-        rest = _RestError.model_validate_json(body)
-    except ValidationError:
-        return None
-    code = CODE_OF_STATUS.get(rest.code, ConnectCode.UNKNOWN)
-    return ErrorBody(code=code, message=rest.message)
-
-
-class _RestError(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    code: int
-    message: str = ""
-
-
 def encode_envelope(data: bytes) -> bytes:
     """Return one message of a stream, ready to send."""
     return _PREFIX.pack(0, len(data)) + data
@@ -184,6 +158,9 @@ class EnvelopeDecoder:
     def feed(self, chunk: bytes) -> list[Envelope]:
         """Take the next bytes and return the envelopes they complete, in order.
 
+        What is broken behind whole envelopes is raised by the next call, `finish` too, so that
+        what is seen of a stream does not depend on how it was cut.
+
         Raises:
             SizeLimitError: E3001, for a message over the bound, as soon as its length is known.
             AgentSandboxError: The `broken` of the constructor: unknown flags, compression, or
@@ -191,24 +168,34 @@ class EnvelopeDecoder:
         """
         buffer = self._buffer
         buffer += chunk
-        envelopes = []
+        envelopes: list[Envelope] = []
         while buffer:
-            if self._ended:
-                raise self._broken
-            if len(buffer) < _PREFIX.size:
+            try:
+                stop = self._next_stop()
+            except AgentSandboxError:
+                if envelopes:  # the next call finds the same in front
+                    break
+                raise
+            if stop is None:
                 break
-            flags, length = _PREFIX.unpack_from(buffer)
-            if flags & ~FLAG_END:
-                raise self._broken
-            if length > self._max_message_bytes:
-                raise SizeLimitError(self._max_message_bytes)
-            stop = _PREFIX.size + length
-            if len(buffer) < stop:
-                break
-            self._ended = bool(flags & FLAG_END)
+            self._ended = bool(buffer[0] & FLAG_END)
             envelopes.append(Envelope(bytes(buffer[_PREFIX.size : stop]), self._ended))
             del buffer[:stop]
         return envelopes
+
+    def _next_stop(self) -> int | None:
+        """Return where the first envelope ends, None where it is not whole."""
+        if self._ended:
+            raise self._broken
+        if len(self._buffer) < _PREFIX.size:
+            return None
+        flags, length = _PREFIX.unpack_from(self._buffer)
+        if flags & ~FLAG_END:
+            raise self._broken
+        if length > self._max_message_bytes:
+            raise SizeLimitError(self._max_message_bytes)
+        stop = _PREFIX.size + length
+        return None if len(self._buffer) < stop else stop
 
     def finish(self, *, needs_end: bool = True) -> None:
         """Declare that no bytes will follow.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -10,7 +10,12 @@ from pydantic import BaseModel
 from agent_sandbox.client._answers import READ, Failures, require_identity
 from agent_sandbox.client._calls import Call, Head, Operation, Sink, exchange
 from agent_sandbox.client._sinks import Parsed
-from agent_sandbox.errors import AgentSandboxError, TransferError, TransferTimeoutError
+from agent_sandbox.errors import (
+    AgentSandboxError,
+    SizeLimitError,
+    TransferError,
+    TransferTimeoutError,
+)
 from agent_sandbox.wire import connect, headers
 
 M = TypeVar("M", bound=BaseModel)
@@ -62,3 +67,17 @@ def rpc_headers(content_type: str) -> dict[str, str]:
         "content-type": content_type,
         headers.CONNECT_PROTOCOL_VERSION: connect.PROTOCOL_VERSION,
     }
+
+
+def each_envelope(decoder: connect.EnvelopeDecoder, chunk: bytes) -> Iterator[connect.Envelope]:
+    """Give the envelopes that a chunk completes, and raise what is broken behind them.
+
+    Raises:
+        TransferError: E4007.
+    """
+    try:
+        while envelopes := decoder.feed(chunk):
+            yield from envelopes
+            chunk = b""
+    except SizeLimitError:
+        raise TransferError from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -18,14 +18,13 @@ from agent_sandbox.client._answers import (
 )
 from agent_sandbox.client._calls import Call, Head, Operation
 from agent_sandbox.client.operations._checks import checked_ttl
-from agent_sandbox.client.operations._rpc import rpc_headers, unary
+from agent_sandbox.client.operations._rpc import each_envelope, rpc_headers, unary
 from agent_sandbox.errors import (
     AgentSandboxError,
     ArgumentError,
     CommandFailedError,
     CommandTimeoutError,
     ProcessNotFoundError,
-    SizeLimitError,
     TransferError,
     TransferTimeoutError,
     UploadTimeoutError,
@@ -296,19 +295,13 @@ class Events:
         self._envelopes = connect.EnvelopeDecoder(broken=TransferError)
         self._end: connect.Envelope | None = None
 
-    def feed(self, chunk: bytes) -> Sequence[Event]:
-        """Return the events that these bytes complete."""
-        events: list[Event] = []
-        try:
-            envelopes = self._envelopes.feed(chunk)
-        except SizeLimitError:
-            raise TransferError from None
-        for envelope in envelopes:
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """Give the events that these bytes complete."""
+        for envelope in each_envelope(self._envelopes, chunk):
             if envelope.end:
                 self._end = envelope  # what came before it is handed on first
                 continue
-            events += self._event(envelope.data)
-        return events
+            yield from self._event(envelope.data)
 
     def finish(self) -> None:
         """Accept the end of the body, or raise what the stream ended with."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -12,7 +12,7 @@ from agent_sandbox.client._answers import READ, STREAM_END, named_error, require
 from agent_sandbox.client._calls import Call, Decoder, Head, Operation, Sink, exchange
 from agent_sandbox.client._sinks import Parsed
 from agent_sandbox.client.operations import _entries
-from agent_sandbox.client.operations._rpc import rpc_headers
+from agent_sandbox.client.operations._rpc import each_envelope, rpc_headers
 from agent_sandbox.errors import (
     AgentSandboxError,
     ArgumentError,
@@ -99,6 +99,7 @@ def watch(path: str, *, recursive: bool) -> Call[Decoder[FileEvent]]:
         content=connect.encode_envelope(request.to_json()),
         accept=_events,
         deadline_s=None,
+        endless=True,
     )
 
 
@@ -150,13 +151,8 @@ class _Events:
         self.started = False
         self._envelopes = connect.EnvelopeDecoder(broken=TransferError)
 
-    def feed(self, chunk: bytes) -> Sequence[FileEvent]:
-        events: list[FileEvent] = []
-        try:
-            envelopes = self._envelopes.feed(chunk)
-        except SizeLimitError:
-            raise TransferError from None
-        for envelope in envelopes:
+    def feed(self, chunk: bytes) -> Iterator[FileEvent]:
+        for envelope in each_envelope(self._envelopes, chunk):
             if envelope.end:
                 if error := self._envelopes.end_error(envelope):
                     raise self._named or STREAM_END.get(error.connect_code, TransferError)
@@ -167,8 +163,7 @@ class _Events:
                 raise TransferError from None
             self.started = True
             if message.filesystem and (change := _entries.event(message.filesystem)):
-                events.append(change)
-        return events
+                yield change
 
     def finish(self) -> None:
         self._envelopes.finish()

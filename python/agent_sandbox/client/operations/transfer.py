@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +14,10 @@ from pydantic import TypeAdapter
 from agent_sandbox.client._answers import READ, WRITE, require_framing, require_identity
 from agent_sandbox.client._calls import Call, Decoder, Head, Operation, Sink, exchange
 from agent_sandbox.client._content import AsyncWritable, Content, ReadableFile
-from agent_sandbox.client._sinks import Bounded, Gunzipped, LocalFile, Nothing, Parsed, Whole
+from agent_sandbox.client._sinks import Bytes, Count, Gunzipped, LocalFile, Nothing, Parsed
 from agent_sandbox.client.operations._checks import checked_deadline, checked_max_bytes
 from agent_sandbox.errors import (
     DeclarationError,
-    FileSizeLimitError,
     TextEncodingError,
     TransferError,
     UnsupportedError,
@@ -73,7 +73,7 @@ def read_bytes(
         raise UnsupportedError
 
     def bounded(head: Head) -> Sink[bytes]:
-        return Bounded(limit, _proved(head))
+        return Bytes(limit, _proved(head))
 
     return (
         yield from exchange(
@@ -136,9 +136,9 @@ def download(
     """Describe a read into a local file; its value is the number of bytes."""
     path, limit = canonical_path(path), checked_max_bytes(max_bytes)
     deadline_s = checked_deadline(deadline_s)
-    goal = Path(os.path.abspath(local))
     if not streaming:
         raise UnsupportedError
+    goal = _local_goal(local)
 
     def to_disk(head: Head) -> Sink[int]:
         return LocalFile(goal, limit, _proved(head))
@@ -154,6 +154,24 @@ def download(
             )
         )
     )
+
+
+def _local_goal(local: LocalPath) -> Path:
+    """Return the regular file, there or not yet, that a local path names through its links.
+
+    Raises:
+        OSError: Something else is there, and replacing it would destroy it.
+    """
+    goal = Path(os.path.realpath(local))
+    try:
+        mode = goal.stat().st_mode
+    except FileNotFoundError:
+        return goal
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError("not a regular file")
+    return goal
 
 
 def write(path: str, data: AsyncWritable, deadline_s: float | None) -> Operation[WriteInfo]:
@@ -216,7 +234,7 @@ def _whole(head: Head) -> Sink[bytes]:
     READ.check(head, 200)
     codings = [coding for coding in head.all("content-encoding") if coding not in ("", "identity")]
     if not codings:
-        return Whole()
+        return Bytes(None)
     if codings != ["gzip"]:  # nothing else is asked for, and layers of it are a bomb
         raise TransferError
     return Gunzipped()
@@ -244,17 +262,11 @@ class _Chunks:
     started = True
 
     def __init__(self, limit: int | None, declared: int | None) -> None:
-        self._limit, self._declared = limit, declared
-        self._count = 0
-        if limit is not None and declared is not None and declared > limit:
-            raise FileSizeLimitError(limit)
+        self._count = Count(limit, declared)
 
-    def feed(self, chunk: bytes) -> Sequence[bytes]:
-        self._count += len(chunk)
-        if self._limit is not None and self._count > self._limit:
-            raise FileSizeLimitError(self._limit)
+    def feed(self, chunk: bytes) -> Iterable[bytes]:
+        self._count.add(chunk)
         return (chunk,) if chunk else ()
 
     def finish(self) -> None:
-        if self._declared is not None and self._count != self._declared:
-            raise TransferError
+        self._count.end()

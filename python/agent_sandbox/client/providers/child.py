@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import subprocess
 import sys
 import time
@@ -65,15 +64,12 @@ class Options:
 
 
 def launch(
-    listener: socket.socket, options: Options, **descriptors: int
+    listener: int, options: Options, **descriptors: int
 ) -> tuple[subprocess.Popen[bytes], FileIO]:
     """Start Express on a listening unix socket; return the child and where it will report.
 
-    Close your copy of the listener: then a connect is refused when the child dies, instead of
-    waiting in a queue that nobody reads.
-
     Args:
-        listener: The socket.
+        listener: The descriptor of the socket.
         options: How it runs.
         descriptors: Further descriptors that it gets, by the names of its arguments.
 
@@ -82,13 +78,13 @@ def launch(
     """
     told, tell = os.pipe()
     try:
-        passed = {"fd": listener.fileno(), "report_fd": tell, **descriptors}
+        passed = {"fd": listener, "report_fd": tell, **descriptors}
         child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             command(options, passed),
             pass_fds=tuple(passed.values()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=None if os.environ.get("AGENT_SANDBOX_DEBUG") else subprocess.DEVNULL,
+            stderr=child_stderr(),
             env=_environment(),
             cwd="/",
             start_new_session=True,  # a Ctrl-C in the terminal is ours to handle
@@ -99,6 +95,11 @@ def launch(
     finally:
         os.close(tell)
     return child, FileIO(told, "rb")
+
+
+def child_stderr() -> int | None:
+    """Return where a child's words go: to nobody, or to our own standard error for debugging."""
+    return None if os.environ.get("AGENT_SANDBOX_DEBUG") else subprocess.DEVNULL
 
 
 def require_started(report: FileIO) -> None:

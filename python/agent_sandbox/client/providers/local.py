@@ -17,6 +17,8 @@ import subprocess
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
+from io import FileIO
 from pathlib import Path
 
 from agent_sandbox.client._calls import Target
@@ -35,16 +37,23 @@ _MAX_SOCKET_PATH_BYTES = 100
 """`sun_path` holds 108."""
 
 
-class _Service:
-    """The child and everything that belongs to it; every method is thread-safe."""
+class ChildService(ABC):
+    """A child behind a unix socket and everything that belongs to it; thread-safe.
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    It lives as long as a pipe from this process stays open, so that it ends with us however we end.
+    """
+
+    def __init__(self) -> None:
         # Held during a fork as well, which may happen in the thread that holds it.
         self._lock = threading.RLock()
         self._directory: Path | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._lifeline: int | None = None
+        # For the rest of this process, so there is one service for each way to start one.
+        atexit.register(self.close_at_exit)
+        os.register_at_fork(
+            before=self.before_fork, after_in_parent=self.after_fork, after_in_child=self.forget
+        )
 
     def ready(self) -> str | None:
         """Return the socket's path if the child runs."""
@@ -65,9 +74,6 @@ class _Service:
                 return self._spawn()
             except OSError:
                 raise SandboxUnavailableError from None
-            except SandboxUnavailableError:
-                self._end_child()  # it is ending; who comes next must not take it for one that runs
-                raise
 
     def stop(self) -> None:
         """End the child and remove what belongs to it; does nothing where none runs."""
@@ -123,15 +129,20 @@ class _Service:
                 listener.bind(str(path))
                 path.chmod(0o600)
                 listener.listen(_BACKLOG)
-                self._child, report = child.launch(listener, self._options, lifeline_fd=read_end)
-        except OSError:
+                self._child = self._launch(listener.fileno(), read_end)
+            # Our copy of the listener is closed here: when the child dies, a connect is refused
+            # instead of waiting in a queue that nobody reads.
+        except BaseException:
             os.close(write_end)
             raise
         finally:
             os.close(read_end)
         self._lifeline = write_end
-        child.require_started(report)
         return str(path)
+
+    @abstractmethod
+    def _launch(self, listener: int, lifeline: int) -> subprocess.Popen[bytes]:
+        """Start the child, which gets a listening socket and the reading end of a pipe."""
 
     def _end_child(self) -> None:
         child, self._child = self._child, None
@@ -214,41 +225,31 @@ def _is_abandoned(directory: int) -> bool:
     return False
 
 
-_service = _Service(Options())
-_services = {Options(): _service}
-_services_lock = threading.Lock()
+class _Express(ChildService):
+    """Our own service with one set of options."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        self._options = options
+        self._report: FileIO | None = None
+
+    def _launch(self, listener: int, lifeline: int) -> subprocess.Popen[bytes]:
+        started, self._report = child.launch(listener, self._options, lifeline_fd=lifeline)
+        return started
+
+    def _spawn(self) -> str:
+        path = super()._spawn()
+        try:
+            if self._report is not None:
+                child.require_started(self._report)
+        except BaseException:
+            self._end_child()  # it is ending; who comes next must not take it for one that runs
+            raise
+        return path
 
 
-def _of(options: Options) -> _Service:
-    with _services_lock:
-        return _services.setdefault(options, _Service(options))
-
-
-def _close_at_exit() -> None:
-    for service in _services.values():
-        service.close_at_exit()
-
-
-def _before_fork() -> None:
-    _services_lock.acquire()
-    for service in _services.values():
-        service.before_fork()
-
-
-def _after_fork() -> None:
-    for service in _services.values():
-        service.after_fork()
-    _services_lock.release()
-
-
-def _forget() -> None:
-    for service in _services.values():
-        service.forget()
-    _services_lock.release()
-
-
-atexit.register(_close_at_exit)
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget)
+_service = _Express(Options())
+_services: dict[Options, _Express] = {Options(): _service}
 
 
 def stop() -> None:
@@ -271,7 +272,10 @@ class LocalProvider:
     streaming = True
 
     def __init__(self, *, isolation: Isolation = "auto", network: bool = False) -> None:
-        self._service = _of(Options(isolation, network))
+        options = Options(isolation, network)
+        if options not in _services:
+            _services[options] = _Express(options)
+        self._service = _services[options]
 
     def ready(self) -> Endpoint | None:
         """Return the endpoint if the service runs."""

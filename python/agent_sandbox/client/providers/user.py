@@ -149,7 +149,7 @@ class UserProvider:
                 listener.bind(path)
                 os.chmod(path, 0o600)
                 listener.listen(_BACKLOG)
-                child, report = launch(listener, options, users_fd=lock)
+                child, report = launch(listener.fileno(), options, users_fd=lock)
             child.returncode = 0  # nobody waits for it, and that is no leak
         except OSError:
             raise SandboxUnavailableError from None

@@ -102,6 +102,9 @@ class Spawner:
                 env={},
                 cwd="/",
                 pass_fds=[theirs.fileno()],
+                # A Ctrl-C in the terminal, and whoever signals the group, means the server alone:
+                # its sandboxes end after what is under way in them.
+                start_new_session=True,
             )
         ours.setblocking(False)
         spawner = cls(process, ours)

@@ -62,6 +62,8 @@ class Processes:
         """
         name = request.path_params["rpc"]
         streams = {"Start": self._start, "Connect": self._connect}
+        if name in streams or name in self._unary or name == "StreamInput":
+            request.scope["agent_sandbox.route"] = f"/{process.PROCESS_SERVICE}/{name}"
         if name in streams:
             check_protocol(request, connect.STREAM_TYPE)
             return ServerStream(
@@ -184,6 +186,7 @@ class Processes:
         limit = _limit(request)
         async with sandbox.use(holds=kills):
             command = await sandbox.commands.start(wanted)
+            self._sandboxes.tally.commands += 1
             command.end_after(deadline_s)
             if retain_s is not None:
                 command.retained = True

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from agent_sandbox.mcp_server.tool import SandboxTool
-from agent_sandbox.mcp_server.tools import binary, listing, sandboxes, text
+from agent_sandbox.mcp_server.tools import binary, commands, listing, sandboxes, text
 
 ALL_TOOLS: tuple[SandboxTool, ...] = (
     *sandboxes.TOOLS,
     *binary.TOOLS,
     *text.TOOLS,
     *listing.TOOLS,
+    *commands.TOOLS,
 )

@@ -40,6 +40,7 @@ def _check_declaration(arguments: UploadArguments, data: bytes) -> None:
 async def download_file(call: Call, arguments: PathArguments) -> Fields:
     """Read at most 1 MiB, counted as it arrives, and encode it."""
     path = canonical_path(arguments.path)
+    call.require_streaming()
 
     async def read(sandbox: Sandbox) -> bytes:
         return await sandbox.files.read_bytes(path, max_bytes=MAX_FILE_BYTES)

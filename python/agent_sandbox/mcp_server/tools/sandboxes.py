@@ -32,28 +32,32 @@ async def create_sandbox(call: Call, arguments: CreateSandboxArguments) -> Field
 
 
 async def list_sandboxes(call: Call, _arguments: NoArguments) -> Fields:
-    """List what the provider knows."""
+    """List what the provider knows and is the caller's."""
+    principal = call.use.principal
     with _limit(call):
-        await call.registry.settle_leases()
+        await call.registry.settle_leases(principal)
         found = list(await call.state.client.list())
-    return {"success": True, "sandboxes": [_about(call, info) for info in found]}
+    own = (info for info in found if principal.may_see(info.metadata))
+    return {"success": True, "sandboxes": [_about(call, info) for info in own]}
 
 
 async def get_sandbox(call: Call, arguments: SandboxArguments) -> Fields:
     """Look at one sandbox without touching it."""
     check_sandbox_id(arguments.sandbox_id)
     with _limit(call):
-        await call.registry.settle_lease(arguments.sandbox_id)
+        await call.registry.settle_lease(call.use.principal, arguments.sandbox_id)
         info = await call.state.client.info(arguments.sandbox_id)
+    if not call.use.principal.may_see(info.metadata):
+        raise SandboxNotFoundError
     return {"success": True, **_about(call, info)}
 
 
 async def set_sandbox_ttl(call: Call, arguments: SetTtlArguments) -> Fields:
     """Set the end of a sandbox from now on, sooner or later than it was."""
-    check_sandbox_id(arguments.sandbox_id)
     with _limit(call):
+        await call.registry.find(call.use.principal, arguments.sandbox_id)
         # Before, not after: a renewal of an earlier call must not undo a shorter time.
-        await call.registry.settle_lease(arguments.sandbox_id)
+        await call.registry.settle_lease(call.use.principal, arguments.sandbox_id)
         await call.state.client.set_ttl(arguments.sandbox_id, arguments.ttl_seconds)
     call.registry.set_lease_ttl(arguments.sandbox_id, arguments.ttl_seconds)
     return {
@@ -64,9 +68,9 @@ async def set_sandbox_ttl(call: Call, arguments: SetTtlArguments) -> Fields:
 
 
 async def kill_sandbox(call: Call, arguments: SandboxArguments) -> Fields:
-    """Destroy a sandbox, whoever owns it."""
-    check_sandbox_id(arguments.sandbox_id)
+    """Destroy a sandbox of the caller's, whichever session owns it."""
     with _limit(call):
+        await call.registry.find(call.use.principal, arguments.sandbox_id)
         existed = await call.state.client.kill(arguments.sandbox_id)
     call.registry.forget(arguments.sandbox_id)
     if not existed:
@@ -118,7 +122,13 @@ TOOLS = (
         ),
         input_schema=schemas.closed_input({"ttl_seconds": schemas.TTL_IN}),
         output_schema=schemas.output(
-            {"sandbox_id": _ID, "ttl_seconds": schemas.TTL_IN, "is_default": _DEFAULT}
+            {
+                "sandbox_id": _ID,
+                "ttl_seconds": schemas.TTL_IN,
+                "is_default": _DEFAULT,
+                "next_step": schemas.NEXT_STEP,
+            },
+            optional=("next_step",),
         ),
     ),
     make_tool(
@@ -126,7 +136,7 @@ TOOLS = (
         NoArguments,
         title="List sandboxes",
         description=(
-            "List the sandboxes that can be used, with their state and when they end. Looking"
+            "List your sandboxes, with their state and when they end. Looking"
             " changes nothing and makes nobody an owner."
         ),
         input_schema=schemas.closed_input({}),

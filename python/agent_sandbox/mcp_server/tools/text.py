@@ -22,6 +22,7 @@ from agent_sandbox.paths import canonical_path
 async def read_file(call: Call, arguments: PathArguments) -> Fields:
     """Read at most 1 MiB and decode it as strict UTF-8, byte order mark and all."""
     path = canonical_path(arguments.path)
+    call.require_streaming()
 
     async def read(sandbox: Sandbox) -> bytes:
         return await sandbox.files.read_bytes(path, max_bytes=MAX_FILE_BYTES)

@@ -38,7 +38,7 @@ WRITE_IDLE_S = 10.0
 LINGER_MAX_BYTES = 64 * 1_048_576
 """Most bytes that a closing connection drops before it is cut."""
 
-READ_BYTES = 1 << 20
+READ_BYTES = 512 << 10
 """Most bytes to take from the socket at once: a fast body costs fewer turns of the loop."""
 
 STRICT = "agent_sandbox.strict"

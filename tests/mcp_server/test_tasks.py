@@ -1,0 +1,221 @@
+"""Background tasks: found by their id, read by offset, seen by those who may, ended with theirs."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+from tests.mcp_server.conftest import Caller, Connect
+from tests.support.express import Service
+from tests.support.mcp_servers import ERAS, WAIT_S, connected, http_server
+
+from agent_sandbox.errors import TaskNotFoundError
+from agent_sandbox.mcp_server.outputs import OUTPUT_BYTES
+
+NO_SUCH_TASK = {"error": TaskNotFoundError.text, "error_category": "not_found"}
+
+
+async def fields_of(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+    result = await client.call_tool(tool, arguments)
+    assert isinstance(result.structured_content, dict)
+    return result.structured_content
+
+
+async def until(client: Client, task_id: str, **wanted: Any) -> dict[str, Any]:
+    """Look at a task until it is as wanted."""
+    with anyio.fail_after(WAIT_S):
+        while True:
+            fields = await fields_of(client, "get_background_task", task_id=task_id)
+            if wanted.items() <= fields.items():
+                return fields
+
+
+async def test_a_task_goes_on_after_its_call_and_tells_its_output_and_its_end(call: Caller) -> None:
+    line = "echo out; echo err >&2; until [ -e /tmp/go ]; do sleep 0.05; done; echo end; exit 5"
+    started = await call.fields("start_background_task", command=line, cwd="/tmp")
+    task_id = started.pop("task_id")
+    assert started == {"success": True, "retained": False, "sandbox_id": call.sandbox_id}
+    running = await until(call.client, task_id, output="out\nerr\n")
+    assert running == {
+        "success": True,
+        "task_id": task_id,
+        "state": "running",
+        "output": "out\nerr\n",
+        "offset": 0,
+        "next_offset": 8,
+        "total_bytes": 8,
+        "omitted_bytes": 0,
+        "sandbox_id": call.sandbox_id,
+    }
+    assert entry(await listed(call.client), task_id) == {
+        "task_id": task_id,
+        "sandbox_id": call.sandbox_id,
+        "command": line,
+        "retained": False,
+        "state": "running",
+    }
+    await call.fields("write_file", path="/tmp/go", content="")
+    ended = await until(call.client, task_id, state="ended")
+    assert (ended["exit_code"], ended["output"]) == (5, "out\nerr\nend\n")
+    rest = await fields_of(call.client, "get_background_task", task_id=task_id, offset=8)
+    assert (rest["output"], rest["offset"], rest["next_offset"]) == ("end\n", 8, 12)
+    assert entry(await listed(call.client), task_id)["exit_code"] == 5
+    stopped = await fields_of(call.client, "stop_background_task", task_id=task_id)
+    assert (stopped["stopped"], stopped["exit_code"]) == (False, 5)
+
+
+async def listed(client: Client) -> list[dict[str, Any]]:
+    fields = await fields_of(client, "list_background_tasks")
+    assert fields["omitted_tasks"] == 0
+    tasks: list[dict[str, Any]] = fields["tasks"]
+    return tasks
+
+
+def entry(tasks: list[dict[str, Any]], task_id: str) -> dict[str, Any]:
+    (found,) = (task for task in tasks if task["task_id"] == task_id)
+    return found
+
+
+async def test_stopping_kills_the_whole_group_and_the_output_stays(call: Caller) -> None:
+    line = "trap '' TERM; sleep 76543 & echo begun; wait"
+    task_id = (await call.fields("start_background_task", command=line))["task_id"]
+    await until(call.client, task_id, output="begun\n")
+    stopped = await fields_of(call.client, "stop_background_task", task_id=task_id)
+    assert stopped == {
+        "success": True,
+        "task_id": task_id,
+        "stopped": True,
+        "state": "ended",
+        "exit_code": -9,
+        "sandbox_id": call.sandbox_id,
+    }
+    left = await call.fields("run_command", command="cat /proc/[0-9]*/cmdline 2>/dev/null")
+    assert "sleep\x0076543" not in left["stdout"]
+    assert (await until(call.client, task_id, state="ended"))["output"] == "begun\n"
+
+
+async def test_long_and_binary_output_is_read_in_bounded_pieces_and_the_gap_is_counted(
+    call: Caller,
+) -> None:
+    line = "printf '\\377'; head -c 1M /dev/zero; printf '\\376'"
+    task_id = (await call.fields("start_background_task", command=line))["task_id"]
+    await until(call.client, task_id, state="ended")
+    read, gone, offset = b"", 0, 0
+    while True:
+        fields = await fields_of(call.client, "get_background_task", task_id=task_id, offset=offset)
+        exact = fields.get("output_base64")
+        part = fields["output"].encode() if exact is None else base64.b64decode(exact)
+        assert len(part) <= OUTPUT_BYTES
+        read, gone, offset = read + part, gone + fields["omitted_bytes"], fields["next_offset"]
+        if not part:
+            break
+    assert len(read) + gone == offset == fields["total_bytes"] == 2**20 + 2
+    assert len(read) == 262_144
+    assert (read[0], read[-1], set(read[1:-1])) == (0xFF, 0xFE, {0})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "category"),
+    [
+        ({"command": "true", "retain_seconds": 60}, "invalid_input"),
+        ({"command": "true", "retain": False, "retain_seconds": 60}, "invalid_input"),
+        ({"command": "true", "retain": True, "retain_seconds": 0}, "invalid_input"),
+        ({"command": "true", "retain": True, "retain_seconds": 86_401}, "invalid_input"),
+        ({"command": "true", "retain": "yes"}, "invalid_input"),
+        ({"command": "true", "cwd": "/no/such/place"}, "not_found"),
+        ({"command": ""}, "invalid_input"),
+    ],
+)
+async def test_what_cannot_start_is_refused_by_its_category(
+    call: Caller, arguments: dict[str, Any], category: str
+) -> None:
+    before = await listed(call.client)
+    assert await call.failure("start_background_task", **arguments) == category
+    assert await listed(call.client) == before
+
+
+@pytest.mark.parametrize("tool", ["get_background_task", "stop_background_task"])
+@pytest.mark.parametrize("task_id", ["x", "x.y", "../etc", "x" * 256, "a.b.c", "\u00e9", "a." * 32])
+async def test_an_unknown_task_is_not_found(call: Caller, tool: str, task_id: str) -> None:
+    assert await fields_of(call.client, tool, task_id=task_id) == NO_SUCH_TASK
+    own = f"{call.sandbox_id}.{'0' * 32}"
+    assert await fields_of(call.client, tool, task_id=own) in (
+        NO_SUCH_TASK,
+        {"success": True, "task_id": own, "stopped": False, "state": "running"},
+    )
+
+
+@pytest.mark.parametrize("offset", [-1, 2**53, 1.5, "0"])
+async def test_an_offset_is_a_number_from_0_on(call: Caller, offset: Any) -> None:
+    refused = await fields_of(call.client, "get_background_task", task_id="x", offset=offset)
+    assert refused["error_category"] == "invalid_input"
+
+
+async def test_a_task_ends_with_its_sandbox_and_is_then_unknown(connect: Connect) -> None:
+    async with connect() as client:
+        started = await fields_of(client, "start_background_task", command="sleep 1000")
+        assert started["sandbox_id"]
+        killed = await fields_of(client, "kill_sandbox", sandbox_id=started["sandbox_id"])
+        assert killed["success"]
+        for tool in ("get_background_task", "stop_background_task"):
+            assert await fields_of(client, tool, task_id=started["task_id"]) == NO_SUCH_TASK
+        assert started["task_id"] not in str(await listed(client))
+
+
+def elsewhere(express: Service) -> dict[str, str]:
+    return {"AGENT_SANDBOX_API_URL": express.url, "AGENT_SANDBOX_URL": express.url}
+
+
+async def test_a_task_of_another_session_looks_like_none_and_goes_on(express: Service) -> None:
+    with http_server(env=elsewhere(express)) as server:
+        async with (
+            connected(server.url, ERAS[0]) as one,
+            connected(server.url, ERAS[0]) as two,
+            connected(server.url, ERAS[1]) as lone,
+        ):
+            for retain in (False, True):
+                started = await fields_of(
+                    one, "start_background_task", command="sleep 1000", retain=retain
+                )
+                task_id = started["task_id"]
+                for other in (two, lone):
+                    for tool in ("get_background_task", "stop_background_task"):
+                        assert await fields_of(other, tool, task_id=task_id) == NO_SUCH_TASK
+                    assert await listed(other) == []
+                assert entry(await listed(one), task_id)["state"] == "running"
+
+
+async def test_without_a_session_the_id_is_all_that_a_task_needs(express: Service) -> None:
+    with http_server(env=elsewhere(express)) as server:
+        async with connected(server.url, ERAS[1]) as client:
+            started = await fields_of(client, "start_background_task", command="echo x")
+            assert started["sandbox_created"] is True
+        async with connected(server.url, ERAS[1]) as later:
+            ended = await until(later, started["task_id"], state="ended")
+            assert ended["output"] == "x\n"
+            assert entry(await listed(later), started["task_id"])["exit_code"] == 0
+            # A session sees the retained tasks of sandboxes that nobody owns, and no others.
+            async with connected(server.url, ERAS[0]) as session:
+                assert await listed(session) == []
+            owned = await fields_of(later, "list_sandboxes")
+            assert [one["is_owned"] for one in owned["sandboxes"]] == [False]
+
+
+async def test_looking_at_a_task_renews_its_sandbox_and_listing_does_not(express: Service) -> None:
+    def end_at(sandbox_id: str) -> str:
+        return str(express.http.get(f"/sandboxes/{sandbox_id}").json()["endAt"])
+
+    with http_server(env=elsewhere(express)) as server:
+        async with connected(server.url, ERAS[1]) as client:
+            started = await fields_of(client, "start_background_task", command="sleep 1000")
+            sandbox_id = started["sandbox_id"]
+            await fields_of(client, "get_sandbox", sandbox_id=sandbox_id)  # renewals are settled
+            before = end_at(sandbox_id)
+            await listed(client)
+            assert end_at(sandbox_id) == before
+            await fields_of(client, "get_background_task", task_id=started["task_id"])
+            await fields_of(client, "get_sandbox", sandbox_id=sandbox_id)
+            assert end_at(sandbox_id) > before

@@ -22,7 +22,7 @@ from agent_sandbox.errors import EXIT_STATUS, TABLE, AgentSandboxError, Base64Er
 ROOT = Path(__file__).resolve().parents[1]
 
 MISTAKES = [
-    ([], "say what to do: mcp or serve (see: agent-sandbox --help)"),
+    ([], "say what to do: mcp, serve or put (see: agent-sandbox --help)"),
     (["nonsense"], "invalid choice: 'nonsense'"),
     (["--nonsense"], "(see: agent-sandbox --help)"),
     (["mcp", "extra"], "unrecognized arguments: extra"),
@@ -60,6 +60,14 @@ MISTAKES = [
     (["serve", "--drain-seconds", "-1"], "argument --drain-seconds"),
     (["serve", "--drain-seconds", "3601"], "a whole number of seconds from 0 to 3600"),
     (["serve", "--log-format", "xml"], "invalid choice: 'xml'"),
+    (["mcp", "--uploads-database", "postgresql://a:b@h/d"], "others can read arguments"),
+    (["mcp", "--uploads-database", "mysql://h/d"], "must be a postgresql:// address"),
+    (["mcp", "--uploads-bucket", "b"], "say in which directory the rest"),
+    (["mcp", "--uploads-s3-region", "r"], "needs a bucket"),
+    (["mcp", "--upload-url", "files.example.com"], "must be a http or https address"),
+    (["mcp", "--upload-max-bytes", "-1"], "argument --upload-max-bytes"),
+    (["mcp", "--upload-extension", "csv"], "an extension starts with a dot"),
+    (["put", "file"], "the following arguments are required: URL"),
     (["serve", "--port", "http"], "a whole number from 0 to 65535"),
     (["serve", "--transport", "http"], "unrecognized arguments"),
     (["a\nb\x1b[31m\u202e"], "invalid choice"),

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -198,7 +199,9 @@ def http_server(
     if config is not None:
         settings = {"port": 0, **config}
         command = [sys.executable, "-c", _START.format("http", "http"), json.dumps(settings)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment(env))
+    uploads = tempfile.TemporaryDirectory(prefix="uploads-")  # quotas of its own
+    own = {"AGENT_SANDBOX_UPLOADS_DIR": uploads.name, **(env or {})}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment(own))
     assert process.stderr is not None
     try:
         assert select.select([process.stderr], [], [], WAIT_S)[0], "it did not start in time"
@@ -214,6 +217,7 @@ def http_server(
         process.kill()
         process.wait()
         process.stderr.close()
+        uploads.cleanup()
 
 
 @asynccontextmanager

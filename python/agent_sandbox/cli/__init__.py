@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from agent_sandbox import __version__
 from agent_sandbox.cli._arguments import Command, Parser, Usage
 from agent_sandbox.cli.mcp import MCP
+from agent_sandbox.cli.put import PUT
 from agent_sandbox.cli.serve import SERVE
 from agent_sandbox.cli.token import TOKEN
 from agent_sandbox.errors import EXIT_STATUS, AgentSandboxError
@@ -29,10 +30,11 @@ next steps:
   agent-sandbox mcp                     a client starts this itself; see the README for its file
   agent-sandbox mcp --transport http    serve http://127.0.0.1:8000/mcp
   agent-sandbox serve                   a sandbox service for SDKs, on http://127.0.0.1:8080
+  agent-sandbox put FILE URL            send a file to an upload session of an assistant
   agent-sandbox COMMAND --help          every option of a command, with examples
 """
 
-_COMMANDS: tuple[Command, ...] = (MCP, SERVE, TOKEN)
+_COMMANDS: tuple[Command, ...] = (MCP, SERVE, TOKEN, PUT)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +82,7 @@ def _fail(line: str, status: int) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command is None:
-        raise Usage("agent-sandbox", "say what to do: mcp or serve")
+        raise Usage("agent-sandbox", "say what to do: mcp, serve or put")
     (chosen,) = (command for command in _COMMANDS if command.name == arguments.command)
     return chosen.run(arguments) or 0
 

@@ -16,7 +16,7 @@ from agent_sandbox.client.settings import Settings
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.handoff import hand_off
-from agent_sandbox.mcp_server.http import listening_socket, serve_http, url_of
+from agent_sandbox.mcp_server.http import MCP_PATH, serve_http
 from agent_sandbox.mcp_server.logs import (
     PROCESS_LOGGERS,
     log_loop_error,
@@ -25,6 +25,7 @@ from agent_sandbox.mcp_server.logs import (
 )
 from agent_sandbox.mcp_server.ownership import Registry
 from agent_sandbox.mcp_server.server import build_server
+from agent_sandbox.mcp_server.sockets import base_url, listening_socket
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.stdio import Wire, diverted_stdio, serve_stdio
 from agent_sandbox.memory import keep_freed_memory
@@ -123,9 +124,9 @@ def run_http(config: McpConfig) -> None:
     config.settings()
     config.check_exposure()
     _prepare_process()
-    with listening_socket(config) as listener:
+    with listening_socket(config.host, config.port) as listener:
         print(
-            f"agent-sandbox: MCP over Streamable HTTP at {url_of(listener)}",
+            f"agent-sandbox: MCP over Streamable HTTP at {base_url(listener)}{MCP_PATH}",
             file=sys.stderr,
             flush=True,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from typing import NoReturn
 
 import anyio
@@ -16,6 +16,7 @@ from agent_sandbox.errors import (
     UploadNotReadyError,
     UploadOutcomeUnknownError,
     UploadPlacingError,
+    UploadRevokedError,
     UploadSecretMissingError,
 )
 from agent_sandbox.uploads import placing, receiving, secrets, upkeep
@@ -61,6 +62,8 @@ class UploadService:
         charge: An embedder's charge hook; runs only at use.
         observer: Told of every change, for metrics: ids, states and error codes only.
         hashed: False leaves out the digest. For benches; nothing is verified then.
+        admits: Says whether a credential (by its `credential_id`) still stands; asked at each PUT
+            and GET, so that a removed one takes its unused secrets along. None admits all.
     """
 
     def __init__(
@@ -72,12 +75,14 @@ class UploadService:
         charge: Charge | None = None,
         observer: Observer | None = None,
         hashed: bool = True,
+        admits: Callable[[str], bool] | None = None,
     ) -> None:
         self.config = config
         self._core = Core(config, store, blobs, Audit(observer))
         self._charge = charge
         self._rates = RateLimit(config.creates_per_minute)
         self._hashed = hashed
+        self._admits = admits
 
     async def create(
         self, principal: Principal, filename: str, size_bytes: int, sha256: str | None = None
@@ -153,6 +158,9 @@ class UploadService:
             raise UploadNotFoundError
         if own != endpoint or session.kind != kind:
             raise UploadNotFoundError
+        if self._admits is not None and not self._admits(session.credential_id):
+            await self.revoke_principal(session.credential_id)
+            raise UploadRevokedError
         self._admit(session)
         return session
 

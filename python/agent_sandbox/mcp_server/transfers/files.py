@@ -19,7 +19,7 @@ from agent_sandbox.errors import (
     UploadOutcomeUnknownError,
     UploadTimeoutError,
 )
-from agent_sandbox.mcp_server.tool import Call
+from agent_sandbox.mcp_server.tool import NEXT_STEP, Call
 from agent_sandbox.mcp_server.transfers.uploads import Uploads
 from agent_sandbox.models import WriteInfo
 from agent_sandbox.uploads.models import PlaceTarget, StoredUpload
@@ -128,6 +128,8 @@ class CallFiles:
     def _fields(self, **fields: Any) -> Mapping[str, Any]:
         found = self._call.file_fields(**fields)
         del found["success"]
+        if self._call.use.scope is None and self._call.use.created:
+            found["next_step"] = NEXT_STEP  # nothing owns the new sandbox
         return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent_sandbox.mcp_server import principals
 from agent_sandbox.mcp_server.ownership import Use
 from agent_sandbox.mcp_server.scopes import scope_of
 from agent_sandbox.mcp_server.state import ServerState
@@ -28,7 +29,9 @@ def _principal(context: Context) -> Principal:
 
 def _files(context: Context) -> SandboxFiles:
     state = _state(context)
-    return CallFiles(Call(state, Use(scope_of(context, state.registry))), state.uploads)
+    caller = principals.principal_of(context.request_context.request)
+    use = Use(scope_of(context, state.registry), caller)
+    return CallFiles(Call(state, use), state.uploads)
 
 
 TOOLS = backend_tools(Backend(service=_service, principal=_principal, files=_files))

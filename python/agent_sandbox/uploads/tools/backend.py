@@ -27,8 +27,8 @@ Context = mcpserver.Context[Any, Any]
 class SandboxFiles(Protocol):
     """Sandboxes as one call sees them: where files are placed, fetched to and downloaded from.
 
-    A result is a small JSON object; `bytes_written`, `sha256`, `sandbox_id` and `sandbox_created`
-    in it become fields of the tool's result.
+    A result is a small JSON object; `bytes_written`, `sha256`, `sandbox_id`, `sandbox_created` and
+    `next_step` in it become fields of the tool's result.
     """
 
     @property

@@ -55,7 +55,11 @@ HEADERS: Schema = {
 SANDBOX_FIELDS: dict[str, Schema] = {
     "sandbox_id": schemas.SANDBOX_ID_OUT,
     "sandbox_created": schemas.CREATED,
+    "next_step": NEXT_STEP,
 }
+"""What the result of a tool that used a sandbox says about it."""
+
+SANDBOX_OPTIONAL = ("sandbox_created", "next_step")
 
 
 def output(properties: dict[str, Schema], optional: tuple[str, ...] = ()) -> Schema:

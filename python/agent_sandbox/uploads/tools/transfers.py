@@ -116,7 +116,7 @@ def tools(backend: Backend) -> list[UploadTool]:
                     "instructions": schemas.INSTRUCTIONS,
                     **schemas.SANDBOX_FIELDS,
                 },
-                optional=("sandbox_created",),
+                optional=schemas.SANDBOX_OPTIONAL,
             ),
         ),
         make_tool(
@@ -142,7 +142,7 @@ def tools(backend: Backend) -> list[UploadTool]:
                     "sha256": shared.SHA256,
                     **schemas.SANDBOX_FIELDS,
                 },
-                optional=("sandbox_created",),
+                optional=schemas.SANDBOX_OPTIONAL,
             ),
             destructive=True,
             idempotent=True,

@@ -13,7 +13,7 @@ from agent_sandbox.uploads.tools.backend import Backend, Call
 from agent_sandbox.uploads.tools.schemas import Fields, SandboxId, UploadIdArguments
 from agent_sandbox.uploads.tools.tool import UploadTool, make_tool
 
-_OWN_FIELDS = ("bytes_written", "sha256", "sandbox_id", "sandbox_created")
+_OWN_FIELDS = ("bytes_written", "sha256", *schemas.SANDBOX_FIELDS)
 
 _USE_UPLOAD = (
     "Use a stored upload, by its id alone. Safe to repeat: a repeat returns the recorded result"
@@ -36,7 +36,8 @@ async def place_upload(call: Call, arguments: PlaceArguments) -> Fields:
     )
     result = dict(placed.result)
     if placed.replayed:
-        result.pop("sandbox_created", None)  # it was made for that call, not for this one
+        for name in schemas.SANDBOX_OPTIONAL:  # they say what that call did, not this one
+            result.pop(name, None)
     return {
         **_about(placed),
         "path": placed.target.path,
@@ -123,7 +124,7 @@ def tools(backend: Backend) -> list[UploadTool]:
                     "sha256": shared.SHA256,
                     **schemas.SANDBOX_FIELDS,
                 },
-                optional=("sandbox_created",),
+                optional=schemas.SANDBOX_OPTIONAL,
             ),
             destructive=True,
             idempotent=True,

@@ -192,10 +192,10 @@ def http_server(
     *,
     env: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
+    program: Sequence[str] = ("-m", "agent_sandbox"),
 ) -> Iterator[HttpServer]:
     """Run an HTTP server on a free port of loopback."""
-    command = [sys.executable, "-m", "agent_sandbox", "mcp", "--transport", "http", "--port", "0"]
-    command += arguments
+    command = [sys.executable, *program, "mcp", "--transport", "http", "--port", "0", *arguments]
     if config is not None:
         settings = {"port": 0, **config}
         command = [sys.executable, "-c", _START.format("http", "http"), json.dumps(settings)]
@@ -222,16 +222,23 @@ def http_server(
 
 @asynccontextmanager
 async def relayed_http(
-    express_url: str, config: Mapping[str, Any] | None = None
+    express_url: str,
+    config: Mapping[str, Any] | None = None,
+    *,
+    arguments: Sequence[str] = (),
+    quiet: bool = True,
 ) -> AsyncIterator[tuple[HttpServer, Relay]]:
-    """Run an HTTP server whose requests to the sandbox service can be held."""
+    """Run an HTTP server whose requests to the sandbox service can be held.
+
+    It must have printed nothing at its end, unless `quiet` is off.
+    """
     async with relay_to(express_url) as relay:
         env = {"AGENT_SANDBOX_API_URL": relay.url, "AGENT_SANDBOX_URL": relay.url}
-        with http_server(config, env=env) as server:
+        with http_server(config, env=env, arguments=arguments) as server:
             try:
                 yield server, relay
             finally:
                 relay.release()
                 # In a thread: what the server destroys at its end goes through the relay.
                 printed = await asyncio.to_thread(server.end)
-            assert printed == ""
+            assert printed == "" or not quiet

@@ -122,25 +122,47 @@ def half_an_upload(service: Service, box: Box, path: str) -> socket.socket:
     return peer
 
 
-def test_a_running_upload_outlives_the_end_and_is_then_removed(express: Service) -> None:
+def wait_for_overtime(service: Service, box: Box) -> None:
+    """Wait until the sandbox's time is up and it lives only because something holds it."""
+
+    def end() -> str:
+        answer = service.http.get(f"/sandboxes/{box.sandbox_id}")
+        assert answer.status_code == 200
+        return str(answer.json()["endAt"])
+
+    first = end()
+    wait_until(lambda: end() > first)
+
+
+def test_a_running_upload_holds_its_sandbox(express: Service) -> None:
     box = express.create(1)
     root = express.root_of(box)
     with half_an_upload(express, box, "/tmp/a") as peer:
-        info = f"/sandboxes/{box.sandbox_id}"
-        wait_until(lambda: express.http.get(info).status_code == 404)
-        assert root.exists(), "the lease holds the directory"
-        assert box.get("/tmp/a").status_code == 502, "nobody else gets in"
+        wait_for_overtime(express, box)
+        assert box.get("/tmp/none").status_code == 404, "it lives as before"
         peer.sendall(b"2")
         assert peer.recv(65_536).startswith(b"HTTP/1.1 200 ")
-    wait_until(lambda: not root.parent.exists())
+    wait_until(lambda: not root.parent.exists(), 30)
+    assert box.get("/tmp/a").status_code == 502
 
 
-def test_a_kill_reaches_a_sandbox_whose_life_is_over(express: Service) -> None:
+def test_a_renewal_after_a_transfer_that_held_the_sandbox_counts(express: Service) -> None:
+    box = express.create(1)
+    with half_an_upload(express, box, "/tmp/a") as peer:
+        wait_for_overtime(express, box)
+        peer.sendall(b"2")
+        assert peer.recv(65_536).startswith(b"HTTP/1.1 200 ")
+    connect = f"/v2/sandboxes/{box.sandbox_id}/connect"
+    assert express.http.post(connect, json={"timeout": 300}).status_code == 200
+    assert box.get("/tmp/a").content == b"12"
+    box.kill()
+
+
+def test_a_kill_reaches_a_sandbox_whose_time_is_up(express: Service) -> None:
     box = express.create(1)
     root = express.root_of(box)
     with half_an_upload(express, box, "/tmp/a") as peer:
-        info = f"/sandboxes/{box.sandbox_id}"
-        wait_until(lambda: express.http.get(info).status_code == 404)
+        wait_for_overtime(express, box)
         assert box.kill().status_code == 204
         assert peer.recv(65_536).startswith(b"HTTP/1.1 502 ")
         assert not root.parent.exists()
@@ -151,8 +173,7 @@ def test_a_service_ends_though_a_transfer_holds_a_sandbox(tmp_path: Path) -> Non
     with served(tmp_path) as service:
         box = service.create(1)
         with half_an_upload(service, box, "/tmp/a"):
-            info = f"/sandboxes/{box.sandbox_id}"
-            wait_until(lambda: service.http.get(info).status_code == 404)
+            wait_for_overtime(service, box)
             assert service.end() == 0
 
 

@@ -97,7 +97,9 @@ def test_a_foreground_command_outlives_the_life_of_its_sandbox(express: Service)
     box = express.create(timeout=1)
     out, end = run(box, "sleep 2; echo done", KILLS)
     assert (out, end.get("status")) == (b"done\n", "exit status 0")
-    wait_until(lambda: express.http.get(f"/sandboxes/{box.sandbox_id}").status_code == 404)
+    url = f"/sandboxes/{box.sandbox_id}"
+    assert express.http.get(url).status_code == 200, "its caller may still renew it"
+    wait_until(lambda: express.http.get(url).status_code == 404, 30)
     background = express.create(timeout=1)
     _, last = run(background, "sleep 1000")
     assert last["error"]["code"] == "unavailable"

@@ -114,24 +114,24 @@ async def test_a_sandbox_killed_while_a_watch_opens_leaves_nothing_open(
 
 
 async def test_a_polled_watch_does_not_outlive_a_sandbox_that_ends_while_it_opens(
-    http: httpx2.AsyncClient, slow: SlowOpen, monkeypatch: pytest.MonkeyPatch
+    http: httpx2.AsyncClient, slow: SlowOpen
 ) -> None:
     before = open_descriptors()
     headers = await made(http)
-    call = asyncio.get_running_loop().create_task(
+    loop = asyncio.get_running_loop()
+    call = loop.create_task(
         http.post(RPC + "CreateWatcher", json={"path": "/tmp"}, headers=headers)
     )
     await slow.wait()
     url = f"/sandboxes/{headers['e2b-sandbox-id']}"
-    assert (await http.post(f"{url}/timeout", json={"timeout": 1})).status_code == 204
+    kill = loop.create_task(http.delete(url))
     async with asyncio.timeout(10):
-        while (await http.get(url)).status_code == 200:  # noqa: ASYNC110 - as below
-            await asyncio.sleep(0.01)
+        while (await http.get(url)).status_code == 200:  # noqa: ASYNC110 - the kill is on its way
+            await asyncio.sleep(0)
     slow.go_on.set()
     assert (await call).status_code == 502
-    async with asyncio.timeout(10):
-        while open_descriptors() > before:  # noqa: ASYNC110 - the end of a sandbox tells nobody
-            await asyncio.sleep(0.01)
+    assert (await kill).status_code == 204
+    assert open_descriptors() == before
 
 
 async def test_watches_that_open_together_and_streams_are_counted(

@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from agent_sandbox.errors import FileMissingError, SandboxNotFoundError, SizeLimitError
+from agent_sandbox.errors import FileMissingError, SizeLimitError
 from agent_sandbox.express.control import read_message
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.names import absolute_path
 from agent_sandbox.express.requests import body, check_basic_user, sandbox_of
-from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
+from agent_sandbox.express.sandbox import Sandbox
+from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.streams import Emit, LongAnswer, ServerStream, check_protocol, seconds
 from agent_sandbox.express.watch import PolledWatch, Watch, WatchReader
 from agent_sandbox.wire import connect, e2b, headers
@@ -119,9 +120,6 @@ class Filesystem:
     async def _create_watcher(self, sandbox: Sandbox, data: bytes) -> e2b.Watcher:
         with _watch_counted(sandbox):
             reader = await self._open_watch(sandbox, data)
-            if sandbox.ended:  # meanwhile: its watches have been closed already
-                reader.close()
-                raise SandboxNotFoundError
             watcher_id = secrets.token_hex(16)
             sandbox.watches[watcher_id] = PolledWatch(reader, sandbox.pending)
         return e2b.Watcher(watcher_id=watcher_id)

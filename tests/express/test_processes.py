@@ -14,6 +14,8 @@ import pytest
 from tests.support.commands import KILLS, rpc, run, shell, stream
 from tests.support.express import Box, Service, child, served, settled, wait_until
 
+from agent_sandbox.express.inotify import most_instances
+
 
 def test_nothing_of_the_service_is_in_a_command(box: Box) -> None:
     out, end = run(box, "env; ls /proc/self/fd; id -u; cat /proc/1/comm; ls /proc/*/comm | wc -l")
@@ -226,6 +228,29 @@ def _sleeping(number: str) -> list[int]:
         for one in psutil.process_iter(["cmdline"])
         if one.info["cmdline"] == ["sleep", number]
     ]
+
+
+GRAB = """
+import ctypes
+libc = ctypes.CDLL(None)
+count = 0
+while libc.inotify_init1(0) >= 0:
+    count += 1
+print(count, flush=True)
+input()
+"""
+
+
+def test_one_sandbox_cannot_take_the_watches_of_the_others(express: Service, box: Box) -> None:
+    box.put("/tmp/grab.py", GRAB.encode())
+    message = {"process": {"cmd": "python3", "args": ["/tmp/grab.py"]}}
+    with stream(box, "Start", KILLS, **message) as said:
+        next(said)
+        taken = int(base64.b64decode(next(said)["event"]["data"]["stdout"]))
+        assert 1 <= taken <= most_instances() // 8
+        other = express.create()
+        assert other.rpc("CreateWatcher", path="/tmp").status_code == 200
+        other.kill()
 
 
 def test_descriptors_come_back(express: Service, box: Box) -> None:

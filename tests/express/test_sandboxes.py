@@ -17,13 +17,15 @@ from agent_sandbox.errors import (
     FileOperationError,
     SandboxNotFoundError,
     SandboxUnavailableError,
+    ServiceBusyError,
 )
+from agent_sandbox.express import disk as disk_module
 from agent_sandbox.express import sandboxes as module
 from agent_sandbox.express import state as state_module
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.openat2 import Descriptor
-from agent_sandbox.express.sandbox import Sandbox
+from agent_sandbox.express.sandbox import DISK_SLOTS, Sandbox
 from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.spares import Spares
 from agent_sandbox.express.state import Instance, open_state_dir
@@ -264,6 +266,35 @@ class TestDisk:
         go_on.set()
         await asyncio.gather(*tasks)
         assert len(begun) == 40
+
+    async def test_sandboxes_that_take_every_thread_keep_none_from_being_made_or_for_ever(
+        self, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(disk_module, "BUSY_S", 0.05)
+        go_on = threading.Event()
+        begun = threading.Semaphore(0)
+
+        def work() -> None:
+            begun.release()
+            assert go_on.wait(10)
+
+        loop = asyncio.get_running_loop()
+        shares = [asyncio.Semaphore(DISK_SLOTS) for _ in range(8)]
+        tasks = [
+            loop.create_task(disk.run(work, slots=slots))
+            for slots in shares
+            for _ in range(DISK_SLOTS)
+        ]
+        for _ in range(disk_module.SHARED_THREADS):
+            assert await asyncio.to_thread(begun.acquire, timeout=10)
+        async with asyncio.timeout(10):
+            with pytest.raises(ServiceBusyError):
+                await disk.run(lambda: "another's", slots=asyncio.Semaphore(1))
+            assert await disk.run(lambda: "the service's own") == "the service's own"
+        go_on.set()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert ended.count(None) >= disk_module.SHARED_THREADS
+        assert await disk.run(lambda: "again", slots=asyncio.Semaphore(1)) == "again"
 
     async def test_what_fails_is_not_undone(self, disk: Disk) -> None:
         undone: list[object] = []

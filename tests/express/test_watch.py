@@ -249,10 +249,10 @@ class TestPolled:
         other.kill()
 
     def test_there_is_a_bound_for_one_sandbox(self, box: Box) -> None:
-        answers = [
-            box.rpc("CreateWatcher", path="/tmp").status_code for _ in range(MAX_WATCHES + 1)
-        ]
-        assert answers == [200] * MAX_WATCHES + [413]
+        answers = [box.rpc("CreateWatcher", path="/tmp") for _ in range(MAX_WATCHES + 1)]
+        assert [one.status_code for one in answers] == [200] * MAX_WATCHES + [429]
+        assert answers[-1].headers["agent-sandbox-error"] == "E5014"
+        assert answers[-1].json()["code"] == "resource_exhausted"
 
 
 class TestLoss:

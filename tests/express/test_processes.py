@@ -211,15 +211,24 @@ def test_the_network_is_the_operators_to_give(tmp_path: Path, box: Box) -> None:
         assert run(service.create(allow_internet_access=False), count)[0] == b"1\n"
 
 
-def test_the_death_of_the_service_is_that_of_its_commands(short_directory: Path) -> None:
+def test_the_death_of_the_service_is_that_of_every_process_of_its_sandboxes(
+    short_directory: Path,
+) -> None:
     directory = short_directory / "k"
     directory.mkdir()
     with child(directory) as service:
-        box = service.create()
-        run(box, "setsid sleep 86323 & true")
+        boxes = [service.create() for _ in range(3)]
+        for box in boxes:
+            run(box, "setsid sleep 86323 & (trap '' TERM HUP INT; exec setsid sleep 86323) & true")
+        below = psutil.Process(service.process.pid).children(recursive=True)
+        below += [one for one in psutil.process_iter() if one.pid in _sleeping("86323")]
+        assert len(_sleeping("86323")) == 2 * len(boxes)
+        assert len({one.name() for one in below}) >= 3, "helpers, bubblewrap and commands"
         service.process.kill()
         service.process.wait(10)
-        wait_until(lambda: not _sleeping("86323"))
+        # Handles of psutil know the time of birth: a number given away again is another process.
+        wait_until(lambda: not [one for one in below if one.is_running()])
+        assert not _sleeping("86323")
 
 
 def _sleeping(number: str) -> list[int]:

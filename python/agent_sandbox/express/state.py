@@ -138,15 +138,17 @@ class Instance:
     def remove_root(self, sandbox_id: str) -> None:
         """Remove the directory of a sandbox with everything in it.
 
+        What is to be removed is recorded first, by its move to where the sweep looks: whatever
+        stops the removal, this process's own end included, a sweep finishes it.
+
         Raises:
-            OSError: As rmdir(2) and unlink(2) do. The rest lies where the sweep finds it.
+            OSError: As rmdir(2) and unlink(2) do. The sweep tries again.
         """
         try:
-            remove_tree(self._own.fd, sandbox_id)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.rename(sandbox_id, sandbox_id, src_dir_fd=self._own.fd, dst_dir_fd=self._dead.fd)
-            raise
+            os.rename(sandbox_id, sandbox_id, src_dir_fd=self._own.fd, dst_dir_fd=self._dead.fd)
+        except FileNotFoundError:
+            return
+        remove_tree(self._dead.fd, sandbox_id)
 
     def close(self) -> None:
         """Remove this instance's directory and let go of the state directory."""

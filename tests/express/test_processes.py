@@ -73,6 +73,30 @@ def test_a_reader_that_takes_nothing_makes_the_command_wait(express: Service, bo
     assert box.get("/tmp/done").status_code == 200
 
 
+IMPATIENT = textwrap.dedent("""
+    import sys
+    from agent_sandbox.express import __main__
+    from agent_sandbox.express.processes import command
+    command.STALL_S = 0.5
+    sys.exit(__main__.main())
+""")
+
+
+def test_a_reader_that_takes_nothing_for_too_long_is_let_go(short_directory: Path) -> None:
+    directory = short_directory / "i"
+    directory.mkdir()
+    with child(directory, command=(sys.executable, "-c", IMPATIENT)) as service:
+        box = service.create()
+        with stream(box, "Start", **shell("head -c 100M /dev/zero; touch /tmp/done")) as said:
+            next(said)
+            wait_until(lambda: box.get("/tmp/done").status_code == 200, 30)
+            *rest, last = said
+        assert last["error"]["code"] == "resource_exhausted"
+        assert last["metadata"] == {"agent-sandbox-error": ["E5010"]}
+        data = [one["event"]["data"]["stdout"] for one in rest if "data" in one["event"]]
+        assert sum(map(len, data)) < 20 * 2**20, "what waited for the reader was given up"
+
+
 def test_without_a_reader_output_is_counted_and_forgotten(express: Service, box: Box) -> None:
     process = psutil.Process(express.process.pid)
     with stream(box, "Start", **shell("head -c 1G /dev/zero; touch /tmp/done; sleep 9")) as said:

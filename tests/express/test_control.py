@@ -16,6 +16,8 @@ import httpx2
 import pytest
 from tests.support.express import Box, Service, environment, served, wait_until
 
+from agent_sandbox.express.upload import BATCH_BYTES
+
 KEYS = ("first-key", "second-key")
 
 
@@ -107,8 +109,8 @@ def test_a_sandbox_ends_with_its_life(express: Service) -> None:
     assert connect.status_code == 404
 
 
-def half_an_upload(service: Service, box: Box, path: str) -> socket.socket:
-    """Begin an upload of two bytes and send one."""
+def half_an_upload(service: Service, box: Box, path: str, size: int = 2) -> socket.socket:
+    """Begin an upload of `size` bytes and send one."""
     if hasattr(service, "socket_path"):
         peer = socket.socket(socket.AF_UNIX)
         peer.connect(str(service.socket_path))
@@ -116,7 +118,7 @@ def half_an_upload(service: Service, box: Box, path: str) -> socket.socket:
         url = httpx2.URL(service.url)
         peer = socket.create_connection((url.host, url.port or 80))
     peer.settimeout(20)
-    lines = [f"POST /files?path={path} HTTP/1.1", "host: localhost", "content-length: 2"]
+    lines = [f"POST /files?path={path} HTTP/1.1", "host: localhost", f"content-length: {size}"]
     lines += [f"{name}: {value}" for name, value in box.headers.items()]
     peer.sendall("\r\n".join([*lines, "", "1"]).encode())
     return peer
@@ -175,6 +177,20 @@ def test_a_service_ends_though_a_transfer_holds_a_sandbox(tmp_path: Path) -> Non
         with half_an_upload(service, box, "/tmp/a"):
             wait_for_overtime(service, box)
             assert service.end() == 0
+
+
+def test_the_death_of_the_service_in_mid_write_leaves_the_old_content(tmp_path: Path) -> None:
+    with served(tmp_path) as service:
+        box = service.create()
+        box.put("/tmp/a", b"old")
+        root = service.root_of(box)
+        size = 3 * BATCH_BYTES
+        with half_an_upload(service, box, "/tmp/a", size) as peer:
+            peer.sendall(bytes(2 * BATCH_BYTES))
+            wait_until(lambda: list((root / "tmp").glob(".~agent-sandbox.r.*")))
+            service.process.kill()
+            service.process.wait(10)
+        assert (root / "tmp/a").read_bytes() == b"old"
 
 
 def test_a_kill_ends_a_running_upload_with_one_answer(express: Service) -> None:

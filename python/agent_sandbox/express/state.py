@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import stat
@@ -25,6 +26,8 @@ from agent_sandbox.errors import ConfigError
 from agent_sandbox.express.isolation import prepare_directory
 from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.removal import remove_tree
+
+_log = logging.getLogger(__name__)
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -152,8 +155,20 @@ class Instance:
 
     def close(self) -> None:
         """Remove this instance's directory and let go of the state directory."""
-        with contextlib.suppress(OSError), _locked(self._state.fd):
-            remove_tree(self._instances.fd, self._name)
+        try:
+            with _locked(self._state.fd):
+                os.rename(
+                    self._name,
+                    self._name,
+                    src_dir_fd=self._instances.fd,
+                    dst_dir_fd=self._dead.fd,
+                )
+            remove_tree(self._dead.fd, self._name)
+        except OSError as error:  # the next start sweeps it
+            _log.error(
+                "the instance's directory was not removed",
+                extra={"fields": {"errno": error.errno}},
+            )
         for descriptor in (self._lock, self._own, self._dead, self._instances, self._state):
             descriptor.close()
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping
 from typing import NoReturn
 
 import anyio
 
 from agent_sandbox.errors import (
+    AgentSandboxError,
     UploadConflictError,
     UploadError,
     UploadNotFoundError,
@@ -20,7 +22,7 @@ from agent_sandbox.errors import (
     UploadSecretMissingError,
 )
 from agent_sandbox.uploads import placing, receiving, secrets, upkeep
-from agent_sandbox.uploads.audit import Audit, Observer
+from agent_sandbox.uploads.audit import Audit, Observer, Tally
 from agent_sandbox.uploads.blobs import BlobStore
 from agent_sandbox.uploads.core import POLL_S, Core, raise_ended
 from agent_sandbox.uploads.declarations import declared, object_prefix
@@ -96,8 +98,9 @@ class UploadService:
             UploadRateError: E7010.
             UploadQuotaError: E7009.
         """
-        wanted = declared(self.config, filename, size_bytes, sha256)
-        return await self._open(principal, "upload", wanted)
+        with self._counted("create"):
+            wanted = declared(self.config, filename, size_bytes, sha256)
+            return await self._open(principal, "upload", wanted)
 
     async def _open(
         self, principal: Principal, kind: Kind, wanted: DeclaredUpload
@@ -263,9 +266,10 @@ class UploadService:
             UploadOutcomeUnknownError: E7011, repeat the call: it finds out first.
             AgentSandboxError: What `placer` or the charge hook raised.
         """
-        session = await self._owned(principal, upload_id)
-        target = PlaceTarget(path, sandbox_id)
-        return await placing.place(self._core, principal, session, placer, target, self._charge)
+        with self._counted("place"):
+            session = await self._owned(principal, upload_id)
+            target = PlaceTarget(path, sandbox_id)
+            return await placing.place(self._core, principal, session, placer, target, self._charge)
 
     async def revoke(self, principal: Principal, upload_id: str) -> UploadSession:
         """End the caller's session; a no-op at an end.
@@ -372,6 +376,26 @@ class UploadService:
             except UploadError as error:
                 _log.warning("the sweep of uploads failed (%s)", error.code)
             await anyio.sleep(every_s)
+
+    @contextlib.contextmanager
+    def _counted(self, operation: str) -> Iterator[None]:
+        try:
+            yield
+        except AgentSandboxError as error:
+            self.refused(operation, error)
+            raise
+
+    def refused(self, operation: str, error: AgentSandboxError) -> None:
+        """Count an error that an edge answers, for metrics: by its code alone."""
+        self._core.audit.refused(operation, error.code)
+
+    def tally(self) -> Tally:
+        """Return what this process has counted, for metrics."""
+        return self._core.audit.tally(self._core.receiving.count)
+
+    async def states(self) -> Mapping[State, int]:
+        """Return how many sessions there are in each state that is in force, on all replicas."""
+        return await self._core.store.count_states()
 
     def counts(self) -> Mapping[tuple[str, str], int]:
         """Return how often each (action, state after it) happened in this process."""

@@ -78,7 +78,3 @@ class Audit:
         """Return everything that was counted."""
         moved = {way: self._bytes[way] for way in ("in", "out")}
         return Tally(dict(self._counts), dict(self._errors), moved, receiving)
-
-    def counts(self) -> Mapping[tuple[str, str], int]:
-        """Return how often each (action, state after it) happened in this process."""
-        return dict(self._counts)

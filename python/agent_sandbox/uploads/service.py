@@ -396,7 +396,3 @@ class UploadService:
     async def states(self) -> Mapping[State, int]:
         """Return how many sessions there are in each state that is in force, on all replicas."""
         return await self._core.store.count_states()
-
-    def counts(self) -> Mapping[tuple[str, str], int]:
-        """Return how often each (action, state after it) happened in this process."""
-        return self._core.audit.counts()

@@ -182,14 +182,18 @@ def test_an_interrupt_ends_quietly_with_130(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "service", [["serve", "--state-dir", "STATE"], ["mcp", "--transport", "http"]], ids=str
+)
+def test_a_port_that_is_taken_is_one_line(service: list[str], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = command("serve", "--port", port, "--state-dir", str(tmp_path))
+        words = [str(tmp_path) if word == "STATE" else word for word in service]
+        done = command(*words, "--port", port)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"127.0.0.1:{port} is in use: choose another --port" in done.stderr
-    assert done.stderr.endswith("(see: agent-sandbox serve --help)\n")
+    assert done.stderr.endswith(f"(see: agent-sandbox {service[0]} --help)\n")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -118,8 +118,8 @@ def run_http(config: McpConfig) -> None:
 
     Raises:
         ConfigError: E6000, settings that contradict each other, or an address beyond loopback
-            without credentials and `insecure`, or files of credentials that cannot be used.
-        OSError: The address cannot be used.
+            without credentials and `insecure`, files of credentials that cannot be used, or an
+            address that cannot.
     """
     config.settings()
     config.check_exposure()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+from agent_sandbox.express.address import listen
+
 _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound to it here
 
 
@@ -11,21 +13,9 @@ def listening_socket(host: str, port: int) -> socket.socket:
     """Return a listening socket for an address; port 0 lets the system choose one.
 
     Raises:
-        OSError: The address cannot be used.
+        ConfigError: E6000, with a `reason` that names the address and the way out.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio switches Nagle's algorithm off on what it accepts; without,
-    # each request with a body would wait 40 ms for a delayed acknowledgement.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(128)
-        listener.set_inheritable(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    return listen(host, port)
 
 
 def base_url(listener: socket.socket) -> str:

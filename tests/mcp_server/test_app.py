@@ -59,12 +59,14 @@ def test_the_key_is_in_no_repr() -> None:
     assert "secret" not in repr(McpConfig(api_key="secret"))
 
 
-def test_a_port_in_use_is_an_os_error() -> None:
+def test_a_port_in_use_is_named_with_the_way_out() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(OSError, match="in use"):
-            run_http(McpConfig(port=taken.getsockname()[1]))
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError) as failed:
+            run_http(McpConfig(port=port))
+    assert f"127.0.0.1:{port} is in use" in failed.value.__dict__["reason"]
 
 
 def test_the_module_is_a_stdio_server_that_ends_with_its_input() -> None:

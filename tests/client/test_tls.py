@@ -11,10 +11,10 @@ from typing import Any
 import anyio.to_thread
 import pytest
 from tests.client.conftest import Connect, Lives, connected, run, sends
+from tests.support.authority import NAME, Authority, Tunnel
 from tests.support.bad_peer import SANDBOX_ID, WAIT_S, BadPeer, Talk, answer, chunked
 from tests.support.environment import PROXIES, without
 from tests.support.express import wait_until
-from tests.support.tls import NAME, Authority, Tunnel
 
 from agent_sandbox.models import (
     FileSizeLimitError,

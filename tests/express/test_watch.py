@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,57 @@ class TestRecursion:
                 told += stream.events(1)
             assert told[0] == ("RENAME", "new")
             assert not [name for _, name in told if name.startswith("new/")]
+
+    @pytest.mark.parametrize("mode", [0o000, 0o444], ids=oct)
+    def test_a_directory_that_may_not_be_read_is_told_and_ends_nothing(
+        self, box: Box, root: Path, mode: int
+    ) -> None:
+        for path in ("/w/old/f", "/w/open/f"):
+            box.put(path, b"")
+        (root / "w/old").chmod(mode)
+        try:
+            with watched(box, path="/w", recursive=True) as stream:
+                assert stream.next() == {"start": {}}
+                box.put("/w/open/g", b"")
+                assert stream.events(2) == [("CREATE", "open/g"), ("WRITE", "open/g")]
+                (root / "w/came").mkdir(mode)
+                (root / "w/open").chmod(mode)  # while it is watched
+                box.put("/w/end", b"")
+                told: list[Event] = []
+                while ("CREATE", "end") not in told:
+                    told += stream.events(1)
+            assert told == [("CREATE", "came"), ("CHMOD", "open"), ("CREATE", "end")]
+        finally:
+            for path in ("old", "came", "open"):
+                (root / "w" / path).chmod(0o755)
+
+    def test_halves_of_renames_that_mix_are_told_each_for_itself(self, box: Box) -> None:
+        """Into the tree, out of it, and our own renames of uploads, all at once."""
+        count = 40
+        for name in ("/w/uploaded", "/w/in", "/w/out", "/outside"):
+            box.rpc("MakeDir", path=name)
+        for n in range(count):
+            box.put(f"/outside/in{n}", b"")
+            box.put(f"/w/out/{n}", b"")
+        work = [
+            lambda n: box.put(f"/w/uploaded/{n}", b"x"),
+            lambda n: box.rpc("Move", source=f"/outside/in{n}", destination=f"/w/in/{n}"),
+            lambda n: box.rpc("Move", source=f"/w/out/{n}", destination=f"/outside/out{n}"),
+        ]
+        with watched(box, path="/w", recursive=True) as stream:
+            stream.next()
+            with ThreadPoolExecutor(len(work)) as pool:
+                done = [pool.map(one, range(count)) for one in work]
+                assert all(answer.status_code == 200 for answers in done for answer in answers)
+            box.rpc("MakeDir", path="/w/end")
+            told: list[Event] = []
+            while ("CREATE", "end") not in told:
+                told += stream.events(1)
+        expected = [("CREATE", "end")]
+        for n in range(count):
+            expected += [("CREATE", f"uploaded/{n}"), ("WRITE", f"uploaded/{n}")]
+            expected += [("CREATE", f"in/{n}"), ("RENAME", f"out/{n}")]
+        assert sorted(told) == sorted(expected)
 
     def test_links_are_not_followed(self, box: Box, root: Path, tmp_path: Path) -> None:
         box.rpc("MakeDir", path="/w")

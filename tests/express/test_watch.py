@@ -15,7 +15,9 @@ import pytest
 from tests.support.express import Box, Service, hand_over, wait_until
 
 from agent_sandbox.errors import TransferError
+from agent_sandbox.express import inotify
 from agent_sandbox.express.filesystem import MAX_WATCHES
+from agent_sandbox.express.names import temporary_name
 from agent_sandbox.express.tree import Tree
 from agent_sandbox.express.watch import Pending, PolledWatch, Watch
 from agent_sandbox.wire.connect import EnvelopeDecoder, encode_envelope
@@ -302,6 +304,32 @@ class TestPolled:
         assert [one.status_code for one in answers] == [200] * MAX_WATCHES + [429]
         assert answers[-1].headers["agent-sandbox-error"] == "E5014"
         assert answers[-1].json()["code"] == "resource_exhausted"
+
+
+def test_halves_are_joined_by_their_cookie_in_whatever_order_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel promises no order between renames in different directories."""
+    new, old = temporary_name("n"), temporary_name("r")
+    tree = Tree(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+    watch = Watch(tree, "/", recursive=False, with_entry=False)
+    watch.open()
+    (number,) = watch._directories
+    gone, came = inotify.IN_MOVED_FROM, inotify.IN_MOVED_TO
+    batch = [
+        (gone, 1, new), (gone, 2, old), (gone, 3, "left"), (came, 4, "entered"),
+        (came, 2, "replaced"), (came, 1, "made"),
+    ]  # fmt: skip
+    raw = [inotify.RawEvent(number, mask, cookie, name) for mask, cookie, name in batch]
+    monkeypatch.setattr(inotify, "read_events", lambda fd: raw)
+    told = [json.loads(event) for event in watch.read()]
+    watch.close()
+    tree.close()
+    assert [(e["type"].removeprefix("EVENT_TYPE_"), e["name"]) for e in told] == [
+        ("RENAME", "left"), ("CREATE", "entered"),
+        ("WRITE", "replaced"),
+        ("CREATE", "made"), ("WRITE", "made"),
+    ]  # fmt: skip
 
 
 class TestLoss:

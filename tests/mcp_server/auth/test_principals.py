@@ -31,8 +31,13 @@ ARGUMENTS: dict[str, Any] = {
     "url": "https://files.example/x",
     "filename": "x",
     "size_bytes": 1,
+    "upload_id": "unknown",
 }
 """What a tool needs beside the sandbox, by the name of the argument."""
+
+
+TRANSFERS = {"create_download_url", "fetch_url", "place_upload"}
+"""They may fail for another reason before they look for the sandbox: see below."""
 
 
 def callers(guarded: Guarded) -> dict[str, str]:
@@ -123,7 +128,7 @@ async def test_every_tool_treats_a_foreign_sandbox_like_one_that_never_was(
             ]
             assert answers[0] == answers[1]
             told = json.loads(answers[0])["structured_content"]
-            if tool.name != "create_download_url":  # it may need a store that is not there
+            if tool.name not in TRANSFERS:
                 assert told == {
                     "error": SandboxNotFoundError.text,
                     "error_category": "sandbox_not_found",
@@ -203,6 +208,76 @@ async def test_new_tokens_of_the_same_person_are_the_same_caller(guarded: Guarde
     async with connected(guarded.server.url, ERAS[1], token=again) as client:
         assert await listed(client) == {made}
         assert (await fields(client, "kill_sandbox", sandbox_id=made))["success"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_upload_is_placed_in_no_foreign_sandbox_and_a_foreign_upload_nowhere(
+    guarded: Guarded, era: str
+) -> None:
+    url = guarded.server.url
+    async with (
+        connected(url, era, token=guarded.one.token) as one,
+        connected(url, era, token=guarded.two.token) as two,
+    ):
+        own = await made_by(one)
+        opened = await fields(two, "create_upload_url", filename="x", size_bytes=1)
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            put = await http.put(opened["url"], headers=opened["headers"], content=b"x")
+        assert put.status_code == 200
+        upload_id = opened["upload_id"]
+        place = {"upload_id": upload_id, "path": "/tmp/x"}
+        told = [
+            same_but_for(
+                await two.call_tool("place_upload", {**place, "sandbox_id": sandbox_id}),
+                sandbox_id,
+            )
+            for sandbox_id in (own, UNKNOWN)
+        ]
+        assert told[0] == told[1]
+        assert SandboxNotFoundError.text in told[0]
+        for tool, arguments in (
+            ("get_upload", {}),
+            ("revoke_upload", {}),
+            ("place_upload", {"path": "/tmp/x", "sandbox_id": own}),
+        ):
+            answers = [
+                same_but_for(await one.call_tool(tool, {"upload_id": asked, **arguments}), asked)
+                for asked in (upload_id, upload_id[::-1])
+            ]
+            assert answers[0] == answers[1]
+            assert '"error_category":"not_found"' in answers[0]
+        placed = await fields(two, "place_upload", **place)
+        assert placed["success"]
+        await fields(two, "kill_sandbox", sandbox_id=placed["sandbox_id"])
+        await fields(one, "kill_sandbox", sandbox_id=own)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_foreign_task_is_answered_like_one_that_never_was(
+    guarded: Guarded, era: str
+) -> None:
+    url = guarded.server.url
+    async with (
+        connected(url, era, token=guarded.one.token) as owner,
+        connected(url, era, token=guarded.issuer.token()) as other,
+    ):
+        begun = await fields(
+            owner, "start_background_task", command="sleep 60", retain=True, retain_seconds=60
+        )
+        task_id, sandbox_id = begun["task_id"], begun["sandbox_id"]
+        unknown = task_id.replace(sandbox_id, UNKNOWN)
+        for tool in ("get_background_task", "stop_background_task"):
+            answers = [
+                same_but_for(await other.call_tool(tool, {"task_id": asked}), asked)
+                for asked in (task_id, unknown)
+            ]
+            assert answers[0] == answers[1]
+            assert '"error_category":"not_found"' in answers[0]
+        assert (await fields(other, "list_background_tasks"))["tasks"] == []
+        own = await fields(owner, "get_background_task", task_id=task_id)
+        assert own["success"]
+        assert "exit_code" not in own  # it was not stopped
+        await fields(owner, "kill_sandbox", sandbox_id=sandbox_id)
 
 
 def everything(answer: httpx2.Response) -> tuple[int, dict[str, str], bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 from agent_sandbox.client.settings import Settings
 from agent_sandbox.mcp_server import _sdk
@@ -38,9 +40,9 @@ STDIO_EXIT_S = 1.2
 
 
 def run_stdio(config: McpConfig) -> None:
-    """Serve one client on descriptors 0 and 1, and return when it has gone.
+    """Serve one client on descriptors 0 and 1, and end the process when it has gone.
 
-    Whatever happens, the process ends within 1.2 s of the client's closing its side, or of SIGINT
+    Whatever happens, it ends within 1.2 s of the client's closing its side, or of SIGINT
     or SIGTERM: it is ended hard if something does not let go, with status 0. Sandboxes that are
     not destroyed by then are handed to a process of their own.
 
@@ -51,6 +53,7 @@ def run_stdio(config: McpConfig) -> None:
     _prepare_process()
     with diverted_stdio() as wire:
         asyncio.run(_stdio(config, wire))
+    _end_process()
 
 
 async def _stdio(config: McpConfig, wire: Wire) -> None:
@@ -92,6 +95,16 @@ def _on_first_signal(exit_hard: Callable[[], None], stop: Callable[[], object]) 
 
 def _ignore() -> None:
     pass
+
+
+def _end_process() -> NoReturn:
+    """End without taking the interpreter apart.
+
+    That is up to a second of computing on a busy machine, in which the timer of the hard exit can
+    no longer run, while everything that outlives the process is in order already.
+    """
+    atexit._run_exitfuncs()
+    os._exit(0)
 
 
 def _after(seconds: float, action: Callable[[], None]) -> None:

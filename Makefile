@@ -79,6 +79,10 @@ race-uploads: $(VENV)/.dev ## 10,000 races of two PUTs, on two replicas over Pos
 race: $(VENV)/.dev ## exchange directories and links 1,000,000 times under running uploads
 	AGENT_SANDBOX_SWAPS=1000000 $(BIN)/python -m pytest tests/express/test_escape.py -k swapped
 
+.PHONY: soak
+soak: $(VENV)/.dev ## two hours (SOAK_SECONDS) of mixed traffic: no descriptor and no memory may pile up
+	$(BIN)/python -m benches.soak
+
 .PHONY: lint lint-python lint-rust
 lint: lint-python $(if $(LACK),,lint-rust) ## formatters, linters and type checkers, changing nothing
 

@@ -76,6 +76,15 @@ test-python: $(VENV)/.dev $(TS)/.installed
 race-uploads: $(VENV)/.dev ## 10,000 races of two PUTs, on two replicas over PostgreSQL and S3
 	AGENT_SANDBOX_RACES=10000 $(BIN)/python -m pytest -q tests/uploads/service/test_races.py -k "two_puts and bucket"
 
+# The suite does 100,000 exchanges for each of these tests.
+.PHONY: race
+race: $(VENV)/.dev ## exchange directories and links 1,000,000 times under running uploads
+	AGENT_SANDBOX_SWAPS=1000000 $(BIN)/python -m pytest tests/express/test_escape.py -k swapped
+
+.PHONY: soak
+soak: $(VENV)/.dev ## two hours (SOAK_SECONDS) of mixed traffic: no descriptor and no memory may pile up
+	$(BIN)/python -m benches.soak
+
 .PHONY: lint lint-python lint-rust
 lint: lint-python $(if $(LACK),,lint-rust) ## formatters, linters and type checkers, changing nothing
 

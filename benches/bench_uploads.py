@@ -24,18 +24,16 @@ from typing import Any, Self
 from benches._harness import Row, interleaved
 from tests.support.nginx import dav_server
 from tests.support.raw_http import exchange, request
-from tests.support.upload_parts import fresh_database, postgres
+from tests.support.upload_parts import ME, config, fresh_database, postgres
 
 from agent_sandbox.uploads.blobs.local import LocalBlobs
-from agent_sandbox.uploads.models import Principal, UploadsConfig, UploadSession
+from agent_sandbox.uploads.models import UploadSession
 from agent_sandbox.uploads.service import UploadService
 from agent_sandbox.uploads.store import UploadStore
 from agent_sandbox.uploads.store.postgres import PostgresStore
 from agent_sandbox.uploads.store.sqlite import SqliteStore
 
 MIB = 1 << 20
-KEY = b"benches" * 8
-ME = Principal("bench", "bench")
 WIDE: dict[str, Any] = {
     "pending_per_workspace": 10**6,
     "hourly_per_workspace": 10**6,
@@ -43,7 +41,7 @@ WIDE: dict[str, Any] = {
 }
 """Quotas out of the way; they are counted all the same."""
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 WAIT_S = 120.0
 DRIP_DEADLINE_S = 12
 
@@ -68,13 +66,12 @@ class Server:
         self._job: dict[str, Any] = {
             "store": str(self._root / "db"),
             "blobs": str(self._root / "blobs"),
-            "server_key": KEY.hex(),
             "hashed": hashed,
             "settings": {**WIDE, **settings},
         }
 
     def __enter__(self) -> Self:
-        self._process = _start("_upload_server.py", json.dumps(self._job))
+        self._process = _start("tests.support.upload_replica", json.dumps(self._job))
         self.port = _port_of(self._process)
         return self
 
@@ -88,7 +85,8 @@ class Server:
         async def create() -> list[tuple[UploadSession, str]]:
             store = SqliteStore(self._job["store"])
             blobs = LocalBlobs(self._job["blobs"])
-            service = UploadService(UploadsConfig("http://127.0.0.1", KEY, **WIDE), store, blobs)
+            await store.migrate()
+            service = UploadService(config(**WIDE), store, blobs)
             try:
                 return [await service.create(ME, "a", size) for _ in range(count)]
             finally:
@@ -120,7 +118,10 @@ class Server:
 
 def _start(program: str, job: str = "") -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        [sys.executable, str(HERE / program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
     )
     assert process.stdin is not None
     process.stdin.write(job.encode() + b"\n")
@@ -144,7 +145,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _rates() -> Iterator[Row]:
     body = os.urandom(64 * MIB)
     with Server() as ours:
-        peer = _start("_hash_server.py")
+        peer = _start("benches._hash_server")
         port = _port_of(peer)
         try:
             ratio = interleaved(_puts(ours, body), lambda: _hashed_elsewhere(port, body), rounds=20)
@@ -300,8 +301,7 @@ def _creations() -> Iterator[Row]:
 async def _creates(store: UploadStore, root: Path) -> list[float]:
     """Return the times of 1,600 creations in one workspace, 32 at a time."""
     await store.migrate()
-    config = UploadsConfig("http://127.0.0.1", KEY, **WIDE)
-    service = UploadService(config, store, LocalBlobs(root / "blobs"))
+    service = UploadService(config(**WIDE), store, LocalBlobs(root / "blobs"))
 
     async def client(count: int) -> list[float]:
         times = []

@@ -35,7 +35,7 @@ HOMES = {
     "starlette": {"express", "uploads", "mcp_server"},
     "uvicorn": {"express", "uploads", "mcp_server"},
     "python_multipart": {"express"},
-    "prometheus_client": {"express"},
+    "prometheus_client": {"express", "uploads"},
     "h11": {"uploads"},
     "asyncpg": {"uploads"},
     "obstore": {"uploads"},

@@ -43,6 +43,7 @@ from agent_sandbox.errors import (
     SandboxTimeoutError,
     SandboxUnavailableError,
     ScopeMissingError,
+    ServiceBusyError,
     SizeLimitError,
     SlowReaderError,
     StorageFullError,
@@ -80,6 +81,7 @@ from agent_sandbox.errors import (
     UploadStorageError,
     UploadStorageFullError,
     UploadTimeoutError,
+    WatchLimitError,
 )
 
 __all__ = [
@@ -122,6 +124,7 @@ __all__ = [
     "SandboxTimeoutError",
     "SandboxUnavailableError",
     "ScopeMissingError",
+    "ServiceBusyError",
     "SizeLimitError",
     "SlowReaderError",
     "StorageFullError",
@@ -159,6 +162,7 @@ __all__ = [
     "UploadStorageError",
     "UploadStorageFullError",
     "UploadTimeoutError",
+    "WatchLimitError",
     "WriteInfo",
 ]
 

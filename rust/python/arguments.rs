@@ -1,4 +1,4 @@
-//! Reading arguments: the same types, order of checks and texts as `_python.py`.
+//! Reading arguments: the same types, order of checks and texts as `_python/arguments.py`.
 //!
 //! No method of the caller's runs here: subclasses are read as the base type that they extend.
 

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import tracemalloc
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -295,7 +296,7 @@ class Interruption:
         self.left = step
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        if frame.f_code.co_filename.endswith("_python.py"):
+        if Path(frame.f_code.co_filename).parent.name == "_python":
             self.left -= 1
             if self.left < 0:
                 sys.setprofile(None)

@@ -16,7 +16,7 @@ import agent_sandbox
 PACKAGE = Path(agent_sandbox.__file__).parent
 PROGRAM = """
 from agent_sandbox import bytestream
-print(bytestream.IMPLEMENTATION, bytestream.b64decode.__module__.rpartition(".")[2])
+print(bytestream.IMPLEMENTATION, bytestream.b64decode.__module__.split(".")[2])
 """
 
 

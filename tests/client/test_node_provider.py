@@ -418,6 +418,12 @@ def test_a_node_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         failed.value.__dict__["reason"]
         == "Node cannot be started: AGENT_SANDBOX_NODE names no program."
     )
+    broken = tmp_path / "broken"
+    broken.write_text("no program")
+    broken.chmod(0o755)
+    with pytest.raises(ConfigError) as failed:
+        provider_of("http://127.0.0.1:1", node=broken).open()
+    assert failed.value.__dict__["reason"].startswith("Node cannot be started")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError) as failed:
         NodeProvider(tmp_path).open()

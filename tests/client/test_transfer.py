@@ -266,12 +266,16 @@ def _stream(*messages: bytes, end: bytes = b"") -> bytes:
 
 EVENT = b'{"filesystem":{"name":"a","type":"EVENT_TYPE_CREATE"}}'
 GONE = wire.encode_end(wire.ErrorBody(code="not_found", message="canary"))
+FULL = wire.encode_end(wire.ErrorBody(code="resource_exhausted", message="canary"))
+NAMED = wire.encode_end(wire.ErrorBody(code="unknown"), {"Agent-Sandbox-Error": ["E4002"]})
 
 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
         (_stream(b'{"start":{}}', EVENT, end=GONE), FileMissingError),
+        (_stream(b'{"start":{}}', EVENT, end=FULL), SandboxUnavailableError),
+        (_stream(b'{"start":{}}', EVENT, end=NAMED), FilePermissionError),
         (_stream(b'{"start":{}}', EVENT), TransferError),
         (_stream(b"no json"), TransferError),
         (chunked(b"\x01\x00\x00\x00\x01x"), TransferError),
@@ -281,8 +285,17 @@ GONE = wire.encode_end(wire.ErrorBody(code="not_found", message="canary"))
             SandboxNotFoundError,
         ),
     ],
-    ids=["error at the end", "cut", "no json", "compressed", "huge", "refused"],
-)
+    ids=[
+        "error at the end",
+        "too many watches",
+        "our own code at the end",
+        "cut",
+        "no json",
+        "compressed",
+        "huge",
+        "refused",
+    ],
+)  # fmt: skip
 async def test_a_broken_watch_is_an_error(
     connect: Connect, body: bytes, expected: type[AgentSandboxError]
 ) -> None:

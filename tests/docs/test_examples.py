@@ -113,7 +113,8 @@ async def test_the_configuration_of_the_readme_gives_a_client_the_tools_that_the
             named = [f"`{name}`" in explained for name in schema["properties"]]
             assert all(named), f"{page.name}: an argument of {tool} is not explained"
             (success, _failure) = (tools[tool].output_schema or {})["oneOf"]
-            fields = set(success["properties"]) - {"success", "sandbox_id", "sandbox_created"}
+            everywhere = {"success", "sandbox_id", "sandbox_created", "next_step"}
+            fields = set(success["properties"]) - everywhere
             shown = set(re.findall(r"`(\w+)`", explained))
             assert fields <= shown | set(schema["properties"]), f"{page.name}: {tool}"
 

@@ -7,9 +7,9 @@ import pytest
 from tests.support.express import Box, Child, Service, child, served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def short_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory whose path is short enough for a unix socket."""
+    """A fresh directory whose path is short enough for a unix socket."""
     return tmp_path_factory.mktemp("x")
 
 
@@ -22,8 +22,9 @@ def tcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="session")
-def unix(short_directory: Path) -> Iterator[Child]:
-    with child(short_directory, env={"AGENT_SANDBOX_LOG_LEVEL": "DEBUG"}) as service:
+def unix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    directory = tmp_path_factory.mktemp("u")
+    with child(directory, env={"AGENT_SANDBOX_LOG_LEVEL": "DEBUG"}) as service:
         yield service
 
 

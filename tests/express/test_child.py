@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psutil
 import pytest
-from tests.support.express import Child, child, environment, log_lines, served, wait_until
+from tests.support.express import (
+    Child,
+    child,
+    environment,
+    log_lines,
+    served,
+    wait_until,
+)
 
 import agent_sandbox
 from agent_sandbox.express.privileges import DEFAULT_ID
@@ -84,6 +95,35 @@ def test_what_a_crashed_instance_left_is_swept_and_a_living_one_is_not(directory
             assert second.http.get("/health").status_code == 204
             assert len(list(state.glob("instances/*"))) == 2
             assert box.put("/a", b"still here").status_code == 200
+
+
+STUCK = textwrap.dedent("""
+    import sys, threading
+    from agent_sandbox.express import __main__, state
+    state.remove_tree = lambda *_: threading.Event().wait()
+    sys.exit(__main__.main())
+""")
+
+
+def test_a_destroy_that_was_begun_is_finished_by_the_next_start(directory: Path) -> None:
+    with child(directory, command=(sys.executable, "-c", STUCK)) as crashed:
+        box = crashed.create()
+        box.put("/tmp/a", b"x")
+        state = crashed.state_dir
+
+        def kill() -> None:
+            with contextlib.suppress(httpx2.TransportError):
+                box.kill()
+
+        killing = threading.Thread(target=kill)
+        killing.start()
+        wait_until(lambda: (state / "dead" / box.sandbox_id / "root/tmp/a").exists())
+        crashed.process.kill()
+        crashed.process.wait(10)
+        killing.join(10)
+    with child(directory):
+        wait_until(lambda: not list(state.glob("dead/*")))
+        assert len(list(state.glob("instances/*"))) == 1
 
 
 def test_it_runs_as_its_own_user_and_cannot_be_traced(directory: Path) -> None:

@@ -16,6 +16,8 @@ import httpx2
 import pytest
 from tests.support.express import Box, Service, environment, served, wait_until
 
+from agent_sandbox.express.upload import BATCH_BYTES
+
 KEYS = ("first-key", "second-key")
 
 
@@ -107,8 +109,8 @@ def test_a_sandbox_ends_with_its_life(express: Service) -> None:
     assert connect.status_code == 404
 
 
-def half_an_upload(service: Service, box: Box, path: str) -> socket.socket:
-    """Begin an upload of two bytes and send one."""
+def half_an_upload(service: Service, box: Box, path: str, size: int = 2) -> socket.socket:
+    """Begin an upload of `size` bytes and send one."""
     if hasattr(service, "socket_path"):
         peer = socket.socket(socket.AF_UNIX)
         peer.connect(str(service.socket_path))
@@ -116,31 +118,53 @@ def half_an_upload(service: Service, box: Box, path: str) -> socket.socket:
         url = httpx2.URL(service.url)
         peer = socket.create_connection((url.host, url.port or 80))
     peer.settimeout(20)
-    lines = [f"POST /files?path={path} HTTP/1.1", "host: localhost", "content-length: 2"]
+    lines = [f"POST /files?path={path} HTTP/1.1", "host: localhost", f"content-length: {size}"]
     lines += [f"{name}: {value}" for name, value in box.headers.items()]
     peer.sendall("\r\n".join([*lines, "", "1"]).encode())
     return peer
 
 
-def test_a_running_upload_outlives_the_end_and_is_then_removed(express: Service) -> None:
+def wait_for_overtime(service: Service, box: Box) -> None:
+    """Wait until the sandbox's time is up and it lives only because something holds it."""
+
+    def end() -> str:
+        answer = service.http.get(f"/sandboxes/{box.sandbox_id}")
+        assert answer.status_code == 200
+        return str(answer.json()["endAt"])
+
+    first = end()
+    wait_until(lambda: end() > first)
+
+
+def test_a_running_upload_holds_its_sandbox(express: Service) -> None:
     box = express.create(1)
     root = express.root_of(box)
     with half_an_upload(express, box, "/tmp/a") as peer:
-        info = f"/sandboxes/{box.sandbox_id}"
-        wait_until(lambda: express.http.get(info).status_code == 404)
-        assert root.exists(), "the lease holds the directory"
-        assert box.get("/tmp/a").status_code == 502, "nobody else gets in"
+        wait_for_overtime(express, box)
+        assert box.get("/tmp/none").status_code == 404, "it lives as before"
         peer.sendall(b"2")
         assert peer.recv(65_536).startswith(b"HTTP/1.1 200 ")
-    wait_until(lambda: not root.parent.exists())
+    wait_until(lambda: not root.parent.exists(), 30)
+    assert box.get("/tmp/a").status_code == 502
 
 
-def test_a_kill_reaches_a_sandbox_whose_life_is_over(express: Service) -> None:
+def test_a_renewal_after_a_transfer_that_held_the_sandbox_counts(express: Service) -> None:
+    box = express.create(1)
+    with half_an_upload(express, box, "/tmp/a") as peer:
+        wait_for_overtime(express, box)
+        peer.sendall(b"2")
+        assert peer.recv(65_536).startswith(b"HTTP/1.1 200 ")
+    connect = f"/v2/sandboxes/{box.sandbox_id}/connect"
+    assert express.http.post(connect, json={"timeout": 300}).status_code == 200
+    assert box.get("/tmp/a").content == b"12"
+    box.kill()
+
+
+def test_a_kill_reaches_a_sandbox_whose_time_is_up(express: Service) -> None:
     box = express.create(1)
     root = express.root_of(box)
     with half_an_upload(express, box, "/tmp/a") as peer:
-        info = f"/sandboxes/{box.sandbox_id}"
-        wait_until(lambda: express.http.get(info).status_code == 404)
+        wait_for_overtime(express, box)
         assert box.kill().status_code == 204
         assert peer.recv(65_536).startswith(b"HTTP/1.1 502 ")
         assert not root.parent.exists()
@@ -151,9 +175,22 @@ def test_a_service_ends_though_a_transfer_holds_a_sandbox(tmp_path: Path) -> Non
     with served(tmp_path) as service:
         box = service.create(1)
         with half_an_upload(service, box, "/tmp/a"):
-            info = f"/sandboxes/{box.sandbox_id}"
-            wait_until(lambda: service.http.get(info).status_code == 404)
+            wait_for_overtime(service, box)
             assert service.end() == 0
+
+
+def test_the_death_of_the_service_in_mid_write_leaves_the_old_content(tmp_path: Path) -> None:
+    with served(tmp_path) as service:
+        box = service.create()
+        box.put("/tmp/a", b"old")
+        root = service.root_of(box)
+        size = 3 * BATCH_BYTES
+        with half_an_upload(service, box, "/tmp/a", size) as peer:
+            peer.sendall(bytes(2 * BATCH_BYTES))
+            wait_until(lambda: list((root / "tmp").glob(".~agent-sandbox.r.*")))
+            service.process.kill()
+            service.process.wait(10)
+        assert (root / "tmp/a").read_bytes() == b"old"
 
 
 def test_a_kill_ends_a_running_upload_with_one_answer(express: Service) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.express import Box, hand_over
+from tests.support.express import Box, Service, hand_over
 
 from agent_sandbox.express.openat2 import Descriptor, open_below, open_in_root
 
@@ -134,6 +134,25 @@ def test_magic_links_are_refused() -> None:
         for path in ("/proc/self/root/etc/passwd", "/proc/self/cwd", f"/proc/self/fd/{root_fd}"):
             with pytest.raises(OSError, match="symbolic links"):
                 open_in_root(root_fd, path, os.O_RDONLY)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/self/environ", "/proc/self/root/etc/shadow", "/proc/self/fd/3", "/proc/self/mem",
+        "/proc/1/environ", "/proc/1/root/etc/shadow", "/proc/1/cwd/etc/shadow", "/proc/1/mem",
+        "/proc/thread-self/environ", "/proc/SERVICE/environ", "/proc/SERVICE/root/etc/shadow",
+        "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/kcore", "/dev/mem",
+    ],
+)  # fmt: skip
+def test_proc_is_the_sandboxs_own_or_closed(express: Service, box: Box, path: str) -> None:
+    path = path.replace("SERVICE", str(express.process.pid))
+    down = box.get(path)
+    assert down.status_code in (200, 400, 403, 404)
+    for secret in (b"AGENT_SANDBOX", str(express.state_dir).encode(), b"root:"):
+        assert secret not in down.content
+    up = box.put(path, b"x")
+    assert up.status_code in (400, 403, 404)
 
 
 def test_below_means_below(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import errno
 import gzip
 import hashlib
 import os
@@ -17,6 +18,10 @@ from typing import Any
 import httpx2
 import pytest
 from tests.support.express import Box, Service
+
+from agent_sandbox.errors import ArgumentError, StorageFullError
+from agent_sandbox.express.atomic import AtomicFile
+from agent_sandbox.express.tree import Tree
 
 MIB = 1 << 20
 PLAIN = {"accept-encoding": "identity"}
@@ -299,6 +304,34 @@ class TestGzip:
         answer = box.get("/a", headers={"accept-encoding": "gzip"})
         assert "content-encoding" not in answer.headers
         assert answer.content == data
+
+
+def test_metadata_that_a_file_has_no_room_for_is_refused_as_an_argument(box: Box) -> None:
+    box.put("/a", b"old")
+    more = {f"x-metadata-{n}": "v" * 4_000 for n in range(12)}
+    answer = box.put("/a", b"new", headers=more)
+    if answer.status_code == 200:  # there is room on this file system
+        assert box.get("/a").content == b"new"
+    else:
+        assert (answer.status_code, answer.headers["agent-sandbox-error"]) == (400, "E2001")
+        assert box.get("/a").content == b"old"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.E2BIG, errno.ERANGE, errno.EDQUOT])
+def test_too_much_metadata_is_told_apart_from_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, "")
+
+    monkeypatch.setattr(os, "setxattr", refuse)
+    tree = Tree(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+    file = AtomicFile(tree, "/a", metadata={"k": "v"}, with_sha256=False)
+    with pytest.raises(StorageFullError if code == errno.EDQUOT else ArgumentError):
+        file.open()
+    file.abort()
+    assert os.listdir(tmp_path) == []
+    tree.close()
 
 
 def test_a_file_that_shrinks_midway_is_cut(box: Box, root: Path) -> None:

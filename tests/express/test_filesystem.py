@@ -36,6 +36,24 @@ def test_a_listing_is_sorted_parents_first_and_as_deep_as_asked(box: Box) -> Non
     assert names(box, "/home/user") == []
 
 
+@pytest.mark.parametrize("mode", [0o000, 0o444], ids=oct)
+def test_a_directory_that_may_not_be_read_is_listed_and_not_entered(
+    box: Box, root: Path, mode: int
+) -> None:
+    for path in ("/d/locked/f", "/d/open/f"):
+        box.put(path, b"")
+    (root / "d/locked").chmod(mode)
+    try:
+        answer = box.rpc("ListDir", path="/d", depth=9)
+        assert answer.status_code == 200
+        found = [entry["path"] for entry in answer.json()["entries"]]
+        assert found == ["/d/locked", "/d/open", "/d/open/f"]
+        refused = box.rpc("ListDir", path="/d/locked", depth=1)
+        assert (refused.status_code, refused.headers["agent-sandbox-error"]) == (403, "E4002")
+    finally:
+        (root / "d/locked").chmod(0o755)
+
+
 @pytest.mark.parametrize("depth", [-1, 2**32, 1.5, "x", True])
 def test_a_depth_that_is_none_is_refused(box: Box, depth: Any) -> None:
     assert box.rpc("ListDir", path="/", depth=depth).status_code == 400

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
 import pytest
 from tests.support.express import Service, log_lines, served
 
@@ -20,12 +20,25 @@ TOKEN = "canary-token-90ce"
 NAME = "canary-metadata-5e21"
 
 
+BROKEN = """
+import sys
+from agent_sandbox.cli import main
+from agent_sandbox.express.tree import Tree
+def move(self, source, destination):
+    raise RuntimeError(f"{source} {destination}")
+Tree.move = move
+sys.exit(main())
+"""
+
+
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     keys = tmp_path / "keys"
     keys.write_text(KEY)
     env = {"AGENT_SANDBOX_LOG_LEVEL": "DEBUG", "PYTHONASYNCIODEBUG": "1"}
-    with served(tmp_path, "--api-key-file", str(keys), env=env, api_key=KEY) as running:
+    command = (sys.executable, "-c", BROKEN)
+    arguments = ("--api-key-file", str(keys))
+    with served(tmp_path, *arguments, env=env, api_key=KEY, command=command) as running:
         yield running
 
 
@@ -54,16 +67,19 @@ def test_no_canary_reaches_a_log_line(service: Service) -> None:
     form = box.headers | {"content-type": "multipart/form-data; boundary=x"}
     for body in (CONTENT, b"--x\r\n" + CONTENT, b"--x\r\n\r\n" + CONTENT + b"--x--"):
         box.http.post("/files", content=body, headers=form)
-    # A failure that nobody foresaw: the root is taken away under the service.
-    root = service.root_of(box)
-    os.rename(root, root.with_name("elsewhere"))
-    os.rename(root.with_name("elsewhere"), root)
+    box.rpc("Move", source=PATH, destination=PATH + NAME)  # what nobody foresaw, see BROKEN
+    own = psutil.Process(service.process.pid)
+    shown = [one.cmdline() for one in (own, *own.children(recursive=True))]
+    assert len(shown) >= 3, "helpers and bubblewrap"
+    assert not [one for one in (*tokens, box.token, box.sandbox_id) if one in str(shown)]
     box.kill()
     box.get(PATH)
     assert service.end() == 0
     log = service.log()
     lines = log_lines(log)
     assert sum(line["message"] == "request" for line in lines) > 20
+    (broken,) = [line for line in lines if line["message"] == "internal error"]
+    assert broken["exception"] == "RuntimeError"
     assert {line.get("sandbox") for line in lines} >= {box.sandbox_id[:8]}
     raw = log.encode()
     for secret in [PATH.encode(), CONTENT, NAME.encode(), *(one.encode() for one in tokens)]:

@@ -14,6 +14,8 @@ import pytest
 from tests.support.commands import KILLS, rpc, run, shell, stream
 from tests.support.express import Box, Service, child, served, settled, wait_until
 
+from agent_sandbox.express.inotify import most_instances
+
 
 def test_nothing_of_the_service_is_in_a_command(box: Box) -> None:
     out, end = run(box, "env; ls /proc/self/fd; id -u; cat /proc/1/comm; ls /proc/*/comm | wc -l")
@@ -71,6 +73,30 @@ def test_a_reader_that_takes_nothing_makes_the_command_wait(express: Service, bo
     assert box.get("/tmp/done").status_code == 200
 
 
+IMPATIENT = textwrap.dedent("""
+    import sys
+    from agent_sandbox.express import __main__
+    from agent_sandbox.express.processes import command
+    command.STALL_S = 0.5
+    sys.exit(__main__.main())
+""")
+
+
+def test_a_reader_that_takes_nothing_for_too_long_is_let_go(short_directory: Path) -> None:
+    directory = short_directory / "i"
+    directory.mkdir()
+    with child(directory, command=(sys.executable, "-c", IMPATIENT)) as service:
+        box = service.create()
+        with stream(box, "Start", **shell("head -c 100M /dev/zero; touch /tmp/done")) as said:
+            next(said)
+            wait_until(lambda: box.get("/tmp/done").status_code == 200, 30)
+            *rest, last = said
+        assert last["error"]["code"] == "resource_exhausted"
+        assert last["metadata"] == {"agent-sandbox-error": ["E5010"]}
+        data = [one["event"]["data"]["stdout"] for one in rest if "data" in one["event"]]
+        assert sum(map(len, data)) < 20 * 2**20, "what waited for the reader was given up"
+
+
 def test_without_a_reader_output_is_counted_and_forgotten(express: Service, box: Box) -> None:
     process = psutil.Process(express.process.pid)
     with stream(box, "Start", **shell("head -c 1G /dev/zero; touch /tmp/done; sleep 9")) as said:
@@ -97,7 +123,9 @@ def test_a_foreground_command_outlives_the_life_of_its_sandbox(express: Service)
     box = express.create(timeout=1)
     out, end = run(box, "sleep 2; echo done", KILLS)
     assert (out, end.get("status")) == (b"done\n", "exit status 0")
-    wait_until(lambda: express.http.get(f"/sandboxes/{box.sandbox_id}").status_code == 404)
+    url = f"/sandboxes/{box.sandbox_id}"
+    assert express.http.get(url).status_code == 200, "its caller may still renew it"
+    wait_until(lambda: express.http.get(url).status_code == 404, 30)
     background = express.create(timeout=1)
     _, last = run(background, "sleep 1000")
     assert last["error"]["code"] == "unavailable"
@@ -207,15 +235,24 @@ def test_the_network_is_the_operators_to_give(tmp_path: Path, box: Box) -> None:
         assert run(service.create(allow_internet_access=False), count)[0] == b"1\n"
 
 
-def test_the_death_of_the_service_is_that_of_its_commands(short_directory: Path) -> None:
+def test_the_death_of_the_service_is_that_of_every_process_of_its_sandboxes(
+    short_directory: Path,
+) -> None:
     directory = short_directory / "k"
     directory.mkdir()
     with child(directory) as service:
-        box = service.create()
-        run(box, "setsid sleep 86323 & true")
+        boxes = [service.create() for _ in range(3)]
+        for box in boxes:
+            run(box, "setsid sleep 86323 & (trap '' TERM HUP INT; exec setsid sleep 86323) & true")
+        below = psutil.Process(service.process.pid).children(recursive=True)
+        below += [one for one in psutil.process_iter() if one.pid in _sleeping("86323")]
+        assert len(_sleeping("86323")) == 2 * len(boxes)
+        assert len({one.name() for one in below}) >= 3, "helpers, bubblewrap and commands"
         service.process.kill()
         service.process.wait(10)
-        wait_until(lambda: not _sleeping("86323"))
+        # Handles of psutil know the time of birth: a number given away again is another process.
+        wait_until(lambda: not [one for one in below if one.is_running()])
+        assert not _sleeping("86323")
 
 
 def _sleeping(number: str) -> list[int]:
@@ -224,6 +261,29 @@ def _sleeping(number: str) -> list[int]:
         for one in psutil.process_iter(["cmdline"])
         if one.info["cmdline"] == ["sleep", number]
     ]
+
+
+GRAB = """
+import ctypes
+libc = ctypes.CDLL(None)
+count = 0
+while libc.inotify_init1(0) >= 0:
+    count += 1
+print(count, flush=True)
+input()
+"""
+
+
+def test_one_sandbox_cannot_take_the_watches_of_the_others(express: Service, box: Box) -> None:
+    box.put("/tmp/grab.py", GRAB.encode())
+    message = {"process": {"cmd": "python3", "args": ["/tmp/grab.py"]}}
+    with stream(box, "Start", KILLS, **message) as said:
+        next(said)
+        taken = int(base64.b64decode(next(said)["event"]["data"]["stdout"]))
+        assert 1 <= taken <= most_instances() // 8
+        other = express.create()
+        assert other.rpc("CreateWatcher", path="/tmp").status_code == 200
+        other.kill()
 
 
 def test_descriptors_come_back(express: Service, box: Box) -> None:

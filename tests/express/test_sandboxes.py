@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,16 @@ from agent_sandbox.errors import (
     FileOperationError,
     SandboxNotFoundError,
     SandboxUnavailableError,
+    ServiceBusyError,
 )
+from agent_sandbox.express import disk as disk_module
 from agent_sandbox.express import sandboxes as module
 from agent_sandbox.express import state as state_module
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.openat2 import Descriptor
-from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
+from agent_sandbox.express.sandbox import DISK_SLOTS, Sandbox
+from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.spares import Spares
 from agent_sandbox.express.state import Instance, open_state_dir
 
@@ -55,8 +58,8 @@ async def made(sandboxes: Sandboxes) -> Sandbox:
     )
 
 
-async def hold(sandbox: Sandbox, begun: asyncio.Event) -> None:
-    async with sandbox.use():
+async def hold(sandbox: Sandbox, begun: asyncio.Event, *, holds: bool = True) -> None:
+    async with sandbox.use(holds=holds):
         begun.set()
         await asyncio.Event().wait()
 
@@ -77,31 +80,65 @@ async def test_a_renewal_counts_after_the_wall_clock_stepped_back(
 
 class TestHolding:
     async def held(self, sandboxes: Sandboxes) -> tuple[Sandbox, asyncio.Task[None]]:
-        """Return a sandbox whose life is over, and the work that still holds it."""
+        """Return a sandbox whose time is up, and the work that holds it."""
         sandbox = await made(sandboxes)
         begun = asyncio.Event()
         work = asyncio.get_running_loop().create_task(hold(sandbox, begun))
         await begun.wait()
         sandboxes._expire(sandbox)
-        with pytest.raises(SandboxNotFoundError):
-            sandboxes.get(sandbox.sandbox_id)
-        assert sandboxes.get(sandbox.sandbox_id, ending=True) is sandbox
+        assert sandboxes.get(sandbox.sandbox_id) is sandbox
         return sandbox, work
 
-    async def test_a_transfer_holds_a_sandbox_for_a_while_only(
+    async def test_work_holds_a_sandbox_for_as_long_as_it_lasts(
         self, sandboxes: Sandboxes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "HOLD_S", 0.05)
+        monkeypatch.setattr(module, "LEASE_S", 0.01)
+        sandbox, work = await self.held(sandboxes)
+        for _ in range(20):
+            timer = sandbox.timer
+            await until(lambda: sandbox.timer is not timer)  # noqa: B023 - awaited at once
+            assert sandboxes.get(sandbox.sandbox_id) is sandbox
+            assert sandbox.end_at > time.time() - 0.5, "what is shown is not long ago"
+        work.cancel()
+        await until(lambda: sandbox.ended)
+        with pytest.raises(SandboxNotFoundError):
+            sandboxes.get(sandbox.sandbox_id)
+
+    async def test_its_caller_has_the_time_to_renew_it_after_the_work(
+        self, sandboxes: Sandboxes
+    ) -> None:
+        sandbox, work = await self.held(sandboxes)
+        work.cancel()
+        await asyncio.wait([work])
+        sandboxes._expire(sandbox)
+        assert sandboxes.get(sandbox.sandbox_id) is sandbox
+        sandboxes.set_ttl(sandbox, 600, shorten=False)
+        assert sandbox.timer is not None
+        assert sandbox.timer.when() - asyncio.get_running_loop().time() > 590
+        sandboxes._expire(sandbox)
+        assert sandbox.ended, "a later end is one at once again"
+
+    async def test_a_hold_has_an_end(
+        self, sandboxes: Sandboxes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "MAX_OVERTIME_S", 0.05)
         sandbox, work = await self.held(sandboxes)
         async with asyncio.timeout(10):
             with pytest.raises(SandboxNotFoundError):
                 await work
-            assert sandbox.ending is not None
-            await sandbox.ending
-        with pytest.raises(SandboxNotFoundError):
-            sandboxes.get(sandbox.sandbox_id, ending=True)
+        assert sandbox.ended
 
-    async def test_a_kill_reaches_what_is_ending(self, sandboxes: Sandboxes) -> None:
+    async def test_a_watch_holds_nothing(self, sandboxes: Sandboxes) -> None:
+        sandbox = await made(sandboxes)
+        begun = asyncio.Event()
+        work = asyncio.get_running_loop().create_task(hold(sandbox, begun, holds=False))
+        await begun.wait()
+        sandboxes._expire(sandbox)
+        assert sandbox.ended
+        with pytest.raises(SandboxNotFoundError):
+            await work
+
+    async def test_a_kill_does_not_wait_for_work(self, sandboxes: Sandboxes) -> None:
         sandbox, work = await self.held(sandboxes)
         async with asyncio.timeout(4):
             await sandboxes.kill(sandbox)
@@ -110,7 +147,19 @@ class TestHolding:
         assert sandbox.ending is not None
         assert sandbox.ending.done()
 
-    async def test_the_end_of_the_service_reaches_what_is_ending(
+    async def test_a_sandbox_that_is_ending_can_be_killed_and_no_more(
+        self, sandboxes: Sandboxes
+    ) -> None:
+        sandbox = await made(sandboxes)
+        sandboxes._expire(sandbox)
+        with pytest.raises(SandboxNotFoundError):
+            sandboxes.get(sandbox.sandbox_id)
+        assert sandboxes.get(sandbox.sandbox_id, ending=True) is sandbox
+        await sandboxes.kill(sandbox)
+        with pytest.raises(SandboxNotFoundError):
+            sandboxes.get(sandbox.sandbox_id, ending=True)
+
+    async def test_the_end_of_the_service_does_not_wait_for_work(
         self, sandboxes: Sandboxes
     ) -> None:
         _, work = await self.held(sandboxes)
@@ -120,6 +169,13 @@ class TestHolding:
                 await work
             with pytest.raises(SandboxUnavailableError):
                 await made(sandboxes)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Look again until a timer has done its work."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - timers tell nobody
+            await asyncio.sleep(0.001)
 
 
 def directories(tmp_path: Path) -> list[Path]:
@@ -210,6 +266,35 @@ class TestDisk:
         go_on.set()
         await asyncio.gather(*tasks)
         assert len(begun) == 40
+
+    async def test_sandboxes_that_take_every_thread_keep_none_from_being_made_or_for_ever(
+        self, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(disk_module, "BUSY_S", 0.05)
+        go_on = threading.Event()
+        begun = threading.Semaphore(0)
+
+        def work() -> None:
+            begun.release()
+            assert go_on.wait(10)
+
+        loop = asyncio.get_running_loop()
+        shares = [asyncio.Semaphore(DISK_SLOTS) for _ in range(8)]
+        tasks = [
+            loop.create_task(disk.run(work, slots=slots))
+            for slots in shares
+            for _ in range(DISK_SLOTS)
+        ]
+        for _ in range(disk_module.SHARED_THREADS):
+            assert await asyncio.to_thread(begun.acquire, timeout=10)
+        async with asyncio.timeout(10):
+            with pytest.raises(ServiceBusyError):
+                await disk.run(lambda: "another's", slots=asyncio.Semaphore(1))
+            assert await disk.run(lambda: "the service's own") == "the service's own"
+        go_on.set()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert ended.count(None) >= disk_module.SHARED_THREADS
+        assert await disk.run(lambda: "again", slots=asyncio.Semaphore(1)) == "again"
 
     async def test_what_fails_is_not_undone(self, disk: Disk) -> None:
         undone: list[object] = []

@@ -221,6 +221,7 @@ def test_the_greeting_tells_the_isolation_that_is_in_force(kind: str | None, say
     line = greeting(url, loopback=False, keys=2, kind=kind, network=True, domain=None)
     assert says in line
     assert "for everybody who reaches this address, with 2 API keys." in line
+    assert "AGENT_SANDBOX_API_URL=http://127.0.0.1:1 " in line, "an address that a caller can use"
     assert "\n" not in line
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx2
 import pytest
 
-from agent_sandbox.errors import SandboxUnavailableError, TransferError
-from agent_sandbox.express import spares
+from agent_sandbox.errors import SandboxUnavailableError, TransferError, WatchLimitError
+from agent_sandbox.express import inotify, spares
 from agent_sandbox.express import watch as module
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.engine import Engine
-from agent_sandbox.express.filesystem import MAX_WATCHES
+from agent_sandbox.express.filesystem import MAX_WATCHES, Filesystem
 from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.service import Service
 from agent_sandbox.express.tree import Tree
@@ -114,24 +117,24 @@ async def test_a_sandbox_killed_while_a_watch_opens_leaves_nothing_open(
 
 
 async def test_a_polled_watch_does_not_outlive_a_sandbox_that_ends_while_it_opens(
-    http: httpx2.AsyncClient, slow: SlowOpen, monkeypatch: pytest.MonkeyPatch
+    http: httpx2.AsyncClient, slow: SlowOpen
 ) -> None:
     before = open_descriptors()
     headers = await made(http)
-    call = asyncio.get_running_loop().create_task(
+    loop = asyncio.get_running_loop()
+    call = loop.create_task(
         http.post(RPC + "CreateWatcher", json={"path": "/tmp"}, headers=headers)
     )
     await slow.wait()
     url = f"/sandboxes/{headers['e2b-sandbox-id']}"
-    assert (await http.post(f"{url}/timeout", json={"timeout": 1})).status_code == 204
+    kill = loop.create_task(http.delete(url))
     async with asyncio.timeout(10):
-        while (await http.get(url)).status_code == 200:  # noqa: ASYNC110 - as below
-            await asyncio.sleep(0.01)
+        while (await http.get(url)).status_code == 200:  # noqa: ASYNC110 - the kill is on its way
+            await asyncio.sleep(0)
     slow.go_on.set()
     assert (await call).status_code == 502
-    async with asyncio.timeout(10):
-        while open_descriptors() > before:  # noqa: ASYNC110 - the end of a sandbox tells nobody
-            await asyncio.sleep(0.01)
+    assert (await kill).status_code == 204
+    assert open_descriptors() == before
 
 
 async def test_watches_that_open_together_and_streams_are_counted(
@@ -150,10 +153,70 @@ async def test_watches_that_open_together_and_streams_are_counted(
     slow.go_on.set()
     answers = [(await call).status_code for call in calls]
     assert answers.count(200) == MAX_WATCHES - 2
-    assert answers.count(413) == 12
+    assert answers.count(429) == 12
     for stream in streams:
         stream.cancel()
     await asyncio.wait(streams)
+
+
+async def test_watches_of_all_sandboxes_are_counted(
+    http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Filesystem, "most_watches", 3)
+    first, second = await made(http), await made(http)
+
+    async def watch(headers: dict[str, str]) -> httpx2.Response:
+        return await http.post(RPC + "CreateWatcher", json={"path": "/tmp"}, headers=headers)
+
+    answers = [await watch(one) for one in (first, first, second, second)]
+    assert [one.status_code for one in answers] == [200, 200, 200, 429]
+    assert answers[-1].headers["agent-sandbox-error"] == "E5014"
+    await http.delete(f"/sandboxes/{first['e2b-sandbox-id']}")
+    assert (await watch(second)).status_code == 200
+
+
+def use_up(instances: bool, watches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the kernel answer as when the user has no inotify instances or watches left."""
+
+    def none_left(code: int) -> Callable[..., int]:
+        def call(*_: object) -> int:
+            ctypes.set_errno(code)
+            return -1
+
+        return call
+
+    real = inotify._libc
+    double = SimpleNamespace(
+        inotify_init1=none_left(errno.EMFILE) if instances else real.inotify_init1,
+        inotify_add_watch=none_left(errno.ENOSPC) if watches else real.inotify_add_watch,
+        inotify_rm_watch=real.inotify_rm_watch,
+    )
+    monkeypatch.setattr(inotify, "_libc", double)
+
+
+@pytest.mark.parametrize(("instances", "watches"), [(True, False), (False, True)])
+async def test_a_kernel_without_room_for_a_watch_is_no_full_disk(
+    http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, instances: bool, watches: bool
+) -> None:
+    headers = await made(http)
+    use_up(instances, watches, monkeypatch)
+    answer = await http.post(RPC + "CreateWatcher", json={"path": "/tmp"}, headers=headers)
+    assert answer.status_code == 429
+    assert answer.headers["agent-sandbox-error"] == "E5014"
+
+
+def test_directories_that_come_when_there_is_no_room_end_the_watch_clearly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+    watch = Watch(tree, "/", recursive=True, with_entry=False)
+    watch.open()
+    (tmp_path / "new").mkdir()
+    use_up(False, True, monkeypatch)
+    with pytest.raises(WatchLimitError):
+        watch.read()
+    watch.close()
+    tree.close()
 
 
 class Scripted:

@@ -59,22 +59,14 @@ def test_the_key_is_in_no_repr() -> None:
     assert "secret" not in repr(McpConfig(api_key="secret"))
 
 
-def test_an_address_that_cannot_be_used_is_a_reason_with_a_way_out() -> None:
+def test_a_port_in_use_is_named_with_the_way_out() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError) as busy:
+        with pytest.raises(ConfigError) as failed:
             run_http(McpConfig(port=port))
-    assert vars(busy.value)["reason"] == (
-        f"127.0.0.1:{port} is in use already: choose another --port, or 0 for any free one."
-    )
-    with pytest.raises(ConfigError) as unknown:
-        run_http(McpConfig(host="nobody.invalid", insecure=True))
-    assert "There is no host named nobody.invalid" in vars(unknown.value)["reason"]
-    with pytest.raises(ConfigError) as foreign:
-        run_http(McpConfig(host="192.0.2.1", insecure=True, port=0))
-    assert "192.0.2.1 is no address of this machine" in vars(foreign.value)["reason"]
+    assert f"127.0.0.1:{port} is in use" in failed.value.__dict__["reason"]
 
 
 def test_the_module_is_a_stdio_server_that_ends_with_its_input() -> None:

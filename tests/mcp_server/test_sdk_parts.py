@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from mcp.server import connection, runner
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
+from mcp.server.auth.provider import AccessToken
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.session import ServerSession
@@ -17,6 +19,7 @@ from mcp.shared import jsonrpc_dispatcher
 from mcp.shared.message import ServerMessageMetadata
 
 from agent_sandbox.mcp_server import _sdk
+from agent_sandbox.mcp_server.principals import Principal
 
 
 def test_the_minor_version_is_the_one_that_was_read() -> None:
@@ -36,6 +39,23 @@ def test_a_connection_has_a_place_for_state_and_an_exit_stack() -> None:
         "protocol_version",
     } <= connection.Connection.__annotations__.keys()
     assert "exit_stack.aclose" in inspect.getsource(runner.aclose_shielded)
+
+
+async def test_the_session_manager_knows_whose_each_session_is_and_can_end_one() -> None:
+    with _sdk.root_logger_untouched():
+        server = MCPServer[None]("probe")
+    manager = StreamableHTTPSessionManager(_sdk.lowlevel_server(server))
+    user = AuthenticatedUser(
+        AccessToken(token="", client_id="c", scopes=[], subject="s", claims={"iss": "i"})
+    )
+    transport = manager._admit_session(authorization_context(user))
+    assert transport is not None
+    ((session_id, owner),) = _sdk.owners_of_sessions(manager).items()
+    assert owner == Principal("c", "i", "s") == Principal.of_token(user.access_token)
+    await _sdk.end_session(manager, session_id)
+    assert transport.is_terminated
+    assert _sdk.owners_of_sessions(manager) == {}
+    await _sdk.end_session(manager, session_id)  # once more is nothing
 
 
 def test_a_server_has_a_low_level_server() -> None:

@@ -5,32 +5,13 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-import anyio
 import pytest
-from mcp import Client
 from tests.mcp_server.conftest import Caller, Connect
 from tests.support.express import Service
-from tests.support.mcp_servers import ERAS, WAIT_S, connected, http_server
+from tests.support.mcp_servers import ERAS, connected, http_server
+from tests.support.tasks import NO_SUCH_TASK, elsewhere, entry, fields_of, listed, until
 
-from agent_sandbox.errors import TaskNotFoundError
 from agent_sandbox.mcp_server.outputs import OUTPUT_BYTES
-
-NO_SUCH_TASK = {"error": TaskNotFoundError.text, "error_category": "not_found"}
-
-
-async def fields_of(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
-    result = await client.call_tool(tool, arguments)
-    assert isinstance(result.structured_content, dict)
-    return result.structured_content
-
-
-async def until(client: Client, task_id: str, **wanted: Any) -> dict[str, Any]:
-    """Look at a task until it is as wanted."""
-    with anyio.fail_after(WAIT_S):
-        while True:
-            fields = await fields_of(client, "get_background_task", task_id=task_id)
-            if wanted.items() <= fields.items():
-                return fields
 
 
 async def test_a_task_goes_on_after_its_call_and_tells_its_output_and_its_end(call: Caller) -> None:
@@ -65,18 +46,6 @@ async def test_a_task_goes_on_after_its_call_and_tells_its_output_and_its_end(ca
     assert entry(await listed(call.client), task_id)["exit_code"] == 5
     stopped = await fields_of(call.client, "stop_background_task", task_id=task_id)
     assert (stopped["stopped"], stopped["exit_code"]) == (False, 5)
-
-
-async def listed(client: Client) -> list[dict[str, Any]]:
-    fields = await fields_of(client, "list_background_tasks")
-    assert fields["omitted_tasks"] == 0
-    tasks: list[dict[str, Any]] = fields["tasks"]
-    return tasks
-
-
-def entry(tasks: list[dict[str, Any]], task_id: str) -> dict[str, Any]:
-    (found,) = (task for task in tasks if task["task_id"] == task_id)
-    return found
 
 
 async def test_stopping_kills_the_whole_group_and_the_output_stays(call: Caller) -> None:
@@ -163,10 +132,6 @@ async def test_a_task_ends_with_its_sandbox_and_is_then_unknown(connect: Connect
         for tool in ("get_background_task", "stop_background_task"):
             assert await fields_of(client, tool, task_id=started["task_id"]) == NO_SUCH_TASK
         assert started["task_id"] not in str(await listed(client))
-
-
-def elsewhere(express: Service) -> dict[str, str]:
-    return {"AGENT_SANDBOX_API_URL": express.url, "AGENT_SANDBOX_URL": express.url}
 
 
 async def test_a_task_of_another_session_looks_like_none_and_goes_on(express: Service) -> None:

@@ -15,6 +15,8 @@ import pytest
 from tests.support.mcp_servers import HttpServer, environment, stdio_command
 from tests.support.node import NODE, installed_packages
 
+from agent_sandbox.mcp_server.tools import ALL_TOOLS
+
 SCRIPT = Path(__file__).parent / "ts" / "call.mjs"
 INSPECTOR = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 
@@ -59,13 +61,18 @@ def test_the_typescript_client_accepts_successes_and_errors(
         ("start_background_task", {"command": "sleep 100"}),
         ("list_background_tasks", {}),
         ("get_background_task", {"task_id": "missing"}),
+        ("create_upload_url", {"filename": "a.csv", "size_bytes": 5}),
+        ("get_upload", {"upload_id": "missing"}),
+        ("check_transfer", {}),
+        ("create_download_url", {"path": "/tmp/missing"}),
     ]
     answer = node(installed, str(SCRIPT), generation, transport, mode, target, json.dumps(calls))
-    assert len(answer["tools"]) == 15
+    assert answer["tools"] == [tool.name for tool in ALL_TOOLS]
     failed = [bool(result.get("isError")) for result in answer["results"]]
-    files, commands = failed[:9], failed[9:]
+    files, commands, uploads = failed[:9], failed[9:14], failed[14:]
     assert files == [False, True, True, False, True, True, False, False, True]
     assert commands == [False, True, False, False, True]
+    assert uploads == [False, True, False, True]
     assert answer["results"][0]["structuredContent"]["bytes_written"] == 2
     for result in answer["results"]:
         if result.get("isError"):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -66,6 +67,14 @@ class Talk:
     end: str | None = None
     closed_by_us: bool = False
     _buffer: bytes = b""
+
+    def secure(self, tls: ssl.SSLContext) -> None:
+        """Begin to speak TLS."""
+        try:
+            self.sock = tls.wrap_socket(self.sock, server_side=True)
+        except OSError as error:
+            self._end("refused")
+            raise PeerGoneError from error
 
     def request(self, *, read_writes: bool = True) -> Request:
         """Read one whole request; of a write only its head unless `read_writes`."""
@@ -132,7 +141,7 @@ class Talk:
         """Send FIN: nothing more will come from here."""
         self.closed_by_us = True
         with contextlib.suppress(OSError):  # the client was faster
-            self.sock.shutdown(socket.SHUT_WR)
+            socket.socket.shutdown(self.sock, socket.SHUT_WR)  # not SSLSocket's, which ends TLS
 
     def reset(self) -> None:
         """Send RST."""
@@ -182,6 +191,7 @@ class BadPeer:
             with the connection standing.
         unix: Path of a unix socket to listen on instead of loopback TCP.
         read_writes: Whether the body of a write is read before the script is called.
+        tls: Context of a server that speaks TLS.
 
     Attributes:
         talks: Every connection that was accepted.
@@ -189,10 +199,16 @@ class BadPeer:
     """
 
     def __init__(
-        self, script: Script, *, unix: Path | None = None, read_writes: bool = True
+        self,
+        script: Script,
+        *,
+        unix: Path | None = None,
+        read_writes: bool = True,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._script = script
         self._read_writes = read_writes
+        self._tls = tls
         self.over = threading.Event()
         self.unix = unix
         self.talks: list[Talk] = []
@@ -216,7 +232,7 @@ class BadPeer:
         self._listener.close()
         for talk in self.talks:
             with contextlib.suppress(OSError):
-                talk.sock.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(talk.sock, socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(WAIT_S)
             assert not thread.is_alive(), "a thread of the peer hangs"
@@ -230,7 +246,12 @@ class BadPeer:
         """Base URL of both planes."""
         if self.unix is not None:
             return "http://localhost"
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
+
+    @property
+    def port(self) -> int:
+        """Port on loopback."""
+        return int(self._listener.getsockname()[1])
 
     @property
     def data_requests(self) -> list[Request]:
@@ -264,6 +285,8 @@ class BadPeer:
 
     def _serve(self, talk: Talk) -> None:
         try:
+            if self._tls is not None:
+                talk.secure(self._tls)
             while not talk.closed_by_us:
                 request = talk.request(read_writes=self._read_writes)
                 if _is_control(request):

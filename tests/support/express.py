@@ -122,15 +122,18 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def served(
-    directory: Path, *arguments: str, env: Mapping[str, str] | None = None, api_key: str = ""
+    directory: Path,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    api_key: str = "",
+    command: Sequence[str] = (sys.executable, "-m", "agent_sandbox"),
 ) -> Iterator[Service]:
     """Run `agent-sandbox serve` on a free port of loopback."""
     log = directory / "serve.log"
     state = directory / "serve-state"
-    command = [sys.executable, "-m", "agent_sandbox", "serve", "--port", "0"]
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [*command, "--state-dir", str(state), *arguments],
+            [*command, "serve", "--port", "0", "--state-dir", str(state), *arguments],
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment(env),

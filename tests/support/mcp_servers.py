@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -191,14 +192,16 @@ def http_server(
     *,
     env: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
+    program: Sequence[str] = ("-m", "agent_sandbox"),
 ) -> Iterator[HttpServer]:
     """Run an HTTP server on a free port of loopback."""
-    command = [sys.executable, "-m", "agent_sandbox", "mcp", "--transport", "http", "--port", "0"]
-    command += arguments
+    command = [sys.executable, *program, "mcp", "--transport", "http", "--port", "0", *arguments]
     if config is not None:
         settings = {"port": 0, **config}
         command = [sys.executable, "-c", _START.format("http", "http"), json.dumps(settings)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment(env))
+    uploads = tempfile.TemporaryDirectory(prefix="uploads-")  # quotas of its own
+    own = {"AGENT_SANDBOX_UPLOADS_DIR": uploads.name, **(env or {})}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment(own))
     assert process.stderr is not None
     try:
         assert select.select([process.stderr], [], [], WAIT_S)[0], "it did not start in time"
@@ -214,20 +217,28 @@ def http_server(
         process.kill()
         process.wait()
         process.stderr.close()
+        uploads.cleanup()
 
 
 @asynccontextmanager
 async def relayed_http(
-    express_url: str, config: Mapping[str, Any] | None = None
+    express_url: str,
+    config: Mapping[str, Any] | None = None,
+    *,
+    arguments: Sequence[str] = (),
+    quiet: bool = True,
 ) -> AsyncIterator[tuple[HttpServer, Relay]]:
-    """Run an HTTP server whose requests to the sandbox service can be held."""
+    """Run an HTTP server whose requests to the sandbox service can be held.
+
+    It must have printed nothing at its end, unless `quiet` is off.
+    """
     async with relay_to(express_url) as relay:
         env = {"AGENT_SANDBOX_API_URL": relay.url, "AGENT_SANDBOX_URL": relay.url}
-        with http_server(config, env=env) as server:
+        with http_server(config, env=env, arguments=arguments) as server:
             try:
                 yield server, relay
             finally:
                 relay.release()
                 # In a thread: what the server destroys at its end goes through the relay.
                 printed = await asyncio.to_thread(server.end)
-            assert printed == ""
+            assert printed == "" or not quiet

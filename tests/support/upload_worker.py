@@ -55,7 +55,7 @@ async def main(job: dict[str, Any]) -> None:
     """Do what the job says."""
     store, blobs = parts(job)
     limits = {"pending_per_workspace": 10**6, "hourly_per_workspace": 10**6}
-    service = UploadService(config(**limits), store, blobs)
+    service = UploadService(config(**limits, **job.get("settings", {})), store, blobs)
     body = bytes.fromhex(job.get("body", "")) * job.get("times", 1)
     say(ready=True)
     match job["do"]:
@@ -75,6 +75,8 @@ async def main(job: dict[str, Any]) -> None:
             for upload_id, _ in job["sessions"]:
                 placed = await service.place(ME, upload_id, Sink(), job["path"])
                 say(id=upload_id, path=placed.target.path, replayed=placed.replayed)
+        case "sweep":
+            say(**await service.sweep())
     await store.close()
 
 

@@ -1,4 +1,4 @@
-# The native module's surface. Promises stand in `_python.py`, which is equal to it.
+# The native module's surface. Promises stand in `_python`, which is equal to it.
 
 from typing import NoReturn, final
 

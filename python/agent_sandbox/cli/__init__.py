@@ -22,6 +22,7 @@ from agent_sandbox.cli.doctor import DOCTOR
 from agent_sandbox.cli.kill import KILL
 from agent_sandbox.cli.listing import LIST, LS
 from agent_sandbox.cli.mcp import MCP
+from agent_sandbox.cli.put import PUT
 from agent_sandbox.cli.run import RUN
 from agent_sandbox.cli.serve import SERVE
 from agent_sandbox.cli.token import TOKEN
@@ -38,11 +39,16 @@ next steps:
   agent-sandbox mcp --transport http    serve http://127.0.0.1:8000/mcp
   agent-sandbox serve                   a sandbox service for SDKs, on http://127.0.0.1:8080
   agent-sandbox create                  a sandbox of your own, for run, cp, ls and kill
+  agent-sandbox put FILE URL            send a file to an upload session of an assistant
   agent-sandbox doctor                  what works on this machine, and how to mend the rest
   agent-sandbox COMMAND --help          every option of a command, with examples
 """
 
-COMMANDS: tuple[Command, ...] = (MCP, SERVE, CREATE, LIST, LS, CP, RUN, KILL, TOKEN, DOCTOR)
+COMMANDS: tuple[Command, ...] = (
+    *(MCP, SERVE),
+    *(CREATE, LIST, LS, CP, RUN, KILL, PUT),
+    *(TOKEN, DOCTOR),
+)
 """Every command, in the order of the help."""
 
 
@@ -100,7 +106,7 @@ def _give_up_output() -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command is None:
-        raise Usage("agent-sandbox", "say what to do: mcp, serve, create or another command")
+        raise Usage("agent-sandbox", "say what to do: mcp, serve, create, put or another command")
     (chosen,) = (command for command in COMMANDS if command.name == arguments.command)
     return chosen.run(arguments) or 0
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_sandbox.cli import _arguments
+from agent_sandbox.cli import _arguments, _uploads
 from agent_sandbox.cli._arguments import Command, Usage
 from agent_sandbox.limits import DEFAULT_TTL_S, MAX_TTL_S
 
@@ -83,6 +83,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--api-url", metavar="URL", help="control plane of the service")
     where.add_argument("--sandbox-url", metavar="URL", help="data plane, where it is elsewhere")
     _arguments.add_isolation(parser.add_argument_group("embedded sandboxes"))
+    _uploads.add(parser)
 
 
 def _add_credentials(parser: argparse.ArgumentParser) -> None:
@@ -157,6 +158,7 @@ def _run(arguments: argparse.Namespace) -> None:
         allowed_origins=tuple(arguments.allowed_origin),
         token_file=arguments.token_file,
         oauth=_oauth(arguments),
+        transfers=_uploads.settings(arguments),
     )
     if not over_http and sys.stdin.isatty():
         print(_TO_A_PERSON, file=sys.stderr, flush=True)

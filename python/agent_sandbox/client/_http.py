@@ -10,6 +10,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx2
 
 from agent_sandbox.client._deadline import UNIX_SOCKET_OPTIONS, DeadlineTransport
+from agent_sandbox.client._handshake import ClosingBackend
 from agent_sandbox.errors import ConfigError
 
 _LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20)
@@ -93,9 +94,10 @@ class _AsyncNetwork(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         proxy = proxy_for(request.url.scheme, request.url.host)
         if proxy not in self._ways:
-            self._ways[proxy] = httpx2.AsyncHTTPTransport(
-                limits=_LIMITS, proxy=proxy, trust_env=True
-            )
+            way = httpx2.AsyncHTTPTransport(limits=_LIMITS, proxy=proxy, trust_env=True)
+            # By a private name, as there is no public one; a test fails when it vanishes.
+            way._pool._network_backend = ClosingBackend(way._pool._network_backend)
+            self._ways[proxy] = way
         return await self._ways[proxy].handle_async_request(request)
 
     async def aclose(self) -> None:

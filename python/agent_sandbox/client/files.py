@@ -115,8 +115,7 @@ class Files:
         """Replace the content of a file, or make it, and return what was sent.
 
         It succeeds only where everything was sent and the service confirms that, with the same
-        size where it says one. Bytes and text carry their digest, which Express verifies before
-        the file is in its place.
+        size where it says one.
 
         Express makes missing parents and replaces the file at once; the promise here is weaker:
         no atomic write and no resumable transfer.

@@ -34,7 +34,9 @@
     │   ├── SlowReaderError                 E5010
     │   ├── InputClosedError (InvalidInput) E5011
     │   ├── TaskNotFoundError               E5012
-    │   └── TaskQuotaError                  E5013
+    │   ├── TaskQuotaError                  E5013
+    │   ├── WatchLimitError                 E5014
+    │   └── ServiceBusyError                E5015
     ├── ConfigError                         E6000   .reason
     ├── UploadError                         E7000
     │   ├── UploadNotReadyError             E7001   .state
@@ -127,10 +129,12 @@ from agent_sandbox.errors.sandboxes import (
     SandboxOwnedError,
     SandboxTimeoutError,
     SandboxUnavailableError,
+    ServiceBusyError,
     SlowReaderError,
     TaskNotFoundError,
     TaskQuotaError,
     UnsupportedError,
+    WatchLimitError,
 )
 from agent_sandbox.errors.uploads import (
     FetchError,
@@ -201,6 +205,7 @@ __all__ = [
     "SandboxTimeoutError",
     "SandboxUnavailableError",
     "ScopeMissingError",
+    "ServiceBusyError",
     "SizeLimitError",
     "SlowReaderError",
     "StorageFullError",
@@ -238,6 +243,7 @@ __all__ = [
     "UploadStorageError",
     "UploadStorageFullError",
     "UploadTimeoutError",
+    "WatchLimitError",
 ]
 
 BY_CODE: dict[str, type[AgentSandboxError]] = {row.code: cls for cls, row in TABLE.items()}

@@ -167,6 +167,28 @@ class TaskQuotaError(
     """One principal may keep only so many tasks past their sessions."""
 
 
+class WatchLimitError(
+    SandboxError,
+    code="E5014",
+    category="permission_denied",
+    http=429,
+    text="Too much is watched already: end a watch, or watch fewer directories.",
+    retry=True,
+):
+    """What one sandbox, or all together, may watch is used up."""
+
+
+class ServiceBusyError(
+    SandboxError,
+    code="E5015",
+    category="file_transfer",
+    http=503,
+    text="The sandbox service has too much to do: nothing was done; try again in a moment.",
+    retry=True,
+):
+    """No worker became free in time, or a sandbox has as many commands as it may."""
+
+
 class ConfigError(
     AgentSandboxError,
     code="E6000",

@@ -28,6 +28,8 @@ def listen(host: str, port: int) -> socket.socket:
             reason=f"The host {host} was not found: give an address of this machine, as in"
             " --host 127.0.0.1."
         ) from None
+    # With the protocol named, asyncio switches Nagle's algorithm off on what it accepts; without,
+    # each request with a body would wait 40 ms for a delayed acknowledgement.
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -93,6 +95,8 @@ def greeting(
         network: Whether they reach the network.
         domain: See `heads.SandboxHosts`.
     """
+    near = url.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - nothing is bound to it here
+    near = near.replace("[::]", "[::1]")
     reach = "for this machine only" if loopback else "for everybody who reaches this address"
     callers = "without API keys" if not keys else f"with {keys} API key{'s' if keys > 1 else ''}"
     commands = {
@@ -103,10 +107,10 @@ def greeting(
     if kind == "bubblewrap":
         commands += ", with this machine's network" if network else ", without network"
     key = "one of the keys" if keys else "any text"
-    e2b = f"E2B_DOMAIN={domain}" if domain else "E2B_API_URL and E2B_SANDBOX_URL (this address)"
+    e2b = f"E2B_DOMAIN={domain}" if domain else "E2B_API_URL and E2B_SANDBOX_URL (the same)"
     return (
         f"Sandboxes at {url}, {reach}, {callers}. {commands}. Next:"
-        f" AGENT_SANDBOX_API_URL={url}{' and AGENT_SANDBOX_API_KEY' if keys else ''} for our SDK"
+        f" AGENT_SANDBOX_API_URL={near}{' and AGENT_SANDBOX_API_KEY' if keys else ''} for our SDK"
         f" and `agent-sandbox mcp`; {e2b} and E2B_API_KEY ({key}) for E2B's. Ctrl-C ends it and"
         " its sandboxes."
     )

@@ -33,7 +33,8 @@ from agent_sandbox.express.requests import (
     sandbox_of,
     signed_sandbox,
 )
-from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
+from agent_sandbox.express.sandbox import Sandbox
+from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.tally import Meter
 from agent_sandbox.express.upload import write_form, write_raw
 from agent_sandbox.wire.e2b import FILESYSTEM_SERVICE, ApiError

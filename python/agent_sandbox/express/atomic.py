@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 
-from agent_sandbox.errors import DeclarationError, FileKindError
+from agent_sandbox.errors import ArgumentError, DeclarationError, FileKindError
 from agent_sandbox.express.failures import os_errors
 from agent_sandbox.express.names import temporary_name
 from agent_sandbox.express.openat2 import Descriptor
@@ -21,6 +21,9 @@ _MAX_LINKS = 40
 _IOV_MAX = 1024
 
 _NEW_FILE_MODE = 0o644
+
+_TOO_MUCH = frozenset({errno.ENOSPC, errno.E2BIG, errno.ERANGE})
+"""What setxattr(2) says of attributes for which a file has no room, on any disk."""
 
 
 class AtomicFile:
@@ -61,6 +64,7 @@ class AtomicFile:
 
         Raises:
             FileKindError: E4004, where the target is no regular file.
+            ArgumentError: E2001, where the file system has no room for so much metadata.
             FileOperationError: E4002 not permitted, E4006 full, and its other kinds.
         """
         with os_errors():
@@ -74,7 +78,7 @@ class AtomicFile:
             self._file = Descriptor(os.open(temporary, flags, 0o600, dir_fd=parent_fd))
             self._temporary = temporary
             for key, value in self._metadata.items():
-                os.setxattr(self._file.fd, METADATA_PREFIX + key, value.encode())
+                _attach(self._file.fd, key, value)
 
     def _find_target(self) -> os.stat_result | None:
         """Open the directory of the final target; return the status of what stands there."""
@@ -163,6 +167,16 @@ def _check_writable(path_fd: int, status: os.stat_result) -> None:
     except OSError as error:
         if error.errno != errno.ETXTBSY:  # a running program may be replaced
             raise
+
+
+def _attach(fd: int, key: str, value: str) -> None:
+    """Attach one piece of metadata to a file."""
+    try:
+        os.setxattr(fd, METADATA_PREFIX + key, value.encode())
+    except OSError as error:
+        if error.errno in _TOO_MUCH:
+            raise ArgumentError from None
+        raise
 
 
 def _write_all(fd: int, chunks: Sequence[bytes]) -> None:

@@ -14,7 +14,8 @@ from starlette.responses import Response
 from agent_sandbox.errors import ArgumentError, SandboxNotFoundError, UnsupportedError
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.requests import KeyRing, body, header, query
-from agent_sandbox.express.sandboxes import Sandbox, Sandboxes, checked_ttl
+from agent_sandbox.express.sandbox import Sandbox, checked_ttl
+from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.wire import e2b, headers
 
 _MessageT = TypeVar("_MessageT", bound=BaseModel)

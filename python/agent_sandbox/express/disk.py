@@ -8,16 +8,27 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from agent_sandbox.errors import ServiceBusyError
+
 _T = TypeVar("_T")
 
-_THREADS = 16
+SHARED_THREADS = 12
+"""Threads for the work of all sandboxes together."""
+
+_OWN_THREADS = 4
+"""Threads for the service's own work: no sandbox can keep another from being made or removed."""
+
+BUSY_S = 20.0
+"""How long the work of a sandbox may wait for one of the shared threads."""
 
 
 class Disk:
     """Runs blocking work in a bounded number of threads, away from the event loop."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="disk")
+        self._own = ThreadPoolExecutor(_OWN_THREADS, thread_name_prefix="disk-own")
+        self._shared = ThreadPoolExecutor(SHARED_THREADS, thread_name_prefix="disk")
+        self._free = asyncio.Semaphore(SHARED_THREADS)
 
     async def run(
         self,
@@ -35,24 +46,46 @@ class Disk:
             work: What is run.
             undo: Run in a thread on the result of a `work` whose caller was cancelled. Needed
                 where the result owns something: nobody else will ever hold it.
-            slots: Taken while the work waits and runs, so that one sandbox cannot have all threads.
-        """
-        async with slots or contextlib.nullcontext():
-            future = self._submit(work)
-            try:
-                return await asyncio.shield(future)
-            except asyncio.CancelledError:
-                if await _succeeded(future) and undo:
-                    result = future.result()
-                    await _succeeded(self._submit(lambda: undo(result)))
-                raise
+            slots: The share of the sandbox whose work it is, taken while the work waits and runs;
+                None for the service's own work, which has threads of its own.
 
-    def _submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+        Raises:
+            ServiceBusyError: E5015: other sandboxes had all threads for `BUSY_S`; `work` did not
+                run.
+        """
+        if slots is None:
+            return await self._run(self._own, work, undo)
+        async with slots:
+            try:
+                async with asyncio.timeout(BUSY_S if self._free.locked() else None):
+                    await self._free.acquire()
+            except TimeoutError:
+                raise ServiceBusyError from None
+            try:
+                return await self._run(self._shared, work, undo)
+            finally:
+                self._free.release()
+
+    async def _run(
+        self,
+        threads: ThreadPoolExecutor,
+        work: Callable[[], _T],
+        undo: Callable[[_T], object] | None,
+    ) -> _T:
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(threads, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if await _succeeded(future) and undo:
+                result = future.result()
+                await _succeeded(loop.run_in_executor(self._own, lambda: undo(result)))
+            raise
 
     def close(self) -> None:
         """Wait for what runs and end the threads."""
-        self._threads.shutdown()
+        for threads in (self._shared, self._own):
+            threads.shutdown()
 
 
 async def _succeeded(future: asyncio.Future[_T]) -> bool:

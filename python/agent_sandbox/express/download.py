@@ -14,7 +14,7 @@ from agent_sandbox.errors import FileMissingError
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.failures import os_errors
 from agent_sandbox.express.openat2 import Descriptor
-from agent_sandbox.express.sandboxes import Sandbox
+from agent_sandbox.express.sandbox import Sandbox
 
 _T = TypeVar("_T")
 

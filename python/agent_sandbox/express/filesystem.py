@@ -12,18 +12,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from agent_sandbox.errors import FileMissingError, SandboxNotFoundError, SizeLimitError
+from agent_sandbox.errors import FileMissingError, WatchLimitError
 from agent_sandbox.express.control import read_message
 from agent_sandbox.express.disk import Disk
+from agent_sandbox.express.inotify import most_instances
 from agent_sandbox.express.names import absolute_path
 from agent_sandbox.express.requests import body, check_basic_user, sandbox_of
-from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
+from agent_sandbox.express.sandbox import Sandbox
+from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.streams import Emit, LongAnswer, ServerStream, check_protocol, seconds
 from agent_sandbox.express.watch import PolledWatch, Watch, WatchReader
 from agent_sandbox.wire import connect, e2b, headers
 
 MAX_WATCHES = 16
-"""Most watches of one sandbox, polled and streamed. Linux gives a user 128 for all sandboxes."""
+"""Most watches of one sandbox, polled and streamed."""
+
+_WATCHES_SHARE = 0.75
+"""Part of the kernel's watches for one user that Express takes; sandboxes run as the same user."""
 
 _KEEPALIVE_S = 50.0
 
@@ -38,7 +43,12 @@ class Filesystem:
     Args:
         sandboxes: Whose files they are.
         disk: Threads for the work.
+
+    Attributes:
+        most_watches: How many watches all sandboxes may have together.
     """
+
+    most_watches = max(1, int(most_instances() * _WATCHES_SHARE))
 
     def __init__(self, sandboxes: Sandboxes, disk: Disk) -> None:
         self._sandboxes = sandboxes
@@ -117,11 +127,8 @@ class Filesystem:
         return e2b.Empty()
 
     async def _create_watcher(self, sandbox: Sandbox, data: bytes) -> e2b.Watcher:
-        with _watch_counted(sandbox):
+        with self._watch_counted(sandbox):
             reader = await self._open_watch(sandbox, data)
-            if sandbox.ended:  # meanwhile: its watches have been closed already
-                reader.close()
-                raise SandboxNotFoundError
             watcher_id = secrets.token_hex(16)
             sandbox.watches[watcher_id] = PolledWatch(reader, sandbox.pending)
         return e2b.Watcher(watcher_id=watcher_id)
@@ -138,6 +145,19 @@ class Filesystem:
             raise FileMissingError
         watch.close()
         return e2b.Empty()
+
+    @contextlib.contextmanager
+    def _watch_counted(self, sandbox: Sandbox) -> Iterator[None]:
+        """Count a watch from before it is opened: many may be opened at once."""
+        everywhere = sum(len(one.watches) + one.open_watches for one in self._sandboxes)
+        own = len(sandbox.watches) + sandbox.open_watches
+        if own >= MAX_WATCHES or everywhere >= self.most_watches:
+            raise WatchLimitError
+        sandbox.open_watches += 1
+        try:
+            yield
+        finally:
+            sandbox.open_watches -= 1
 
     async def _open_watch(self, sandbox: Sandbox, data: bytes) -> WatchReader:
         wanted = read_message(data, e2b.WatchDirRequest)
@@ -156,7 +176,7 @@ class Filesystem:
         pause_s = seconds(request, headers.KEEPALIVE_PING_INTERVAL, unit_s=1) or _KEEPALIVE_S
         async with sandbox.use(holds=False):
             with (
-                _watch_counted(sandbox),
+                self._watch_counted(sandbox),
                 contextlib.closing(await self._open_watch(sandbox, data)) as reader,
             ):
                 await emit(e2b.WatchDirResponse(start=e2b.Empty()).to_json())
@@ -175,18 +195,6 @@ class Filesystem:
                             await emit(b'{"filesystem":%b}' % event)
                     finally:
                         sandbox.pending.remove(events)
-
-
-@contextlib.contextmanager
-def _watch_counted(sandbox: Sandbox) -> Iterator[None]:
-    """Count a watch from before it is opened: many may be opened at once."""
-    if len(sandbox.watches) + sandbox.open_watches >= MAX_WATCHES:
-        raise SizeLimitError(MAX_WATCHES)
-    sandbox.open_watches += 1
-    try:
-        yield
-    finally:
-        sandbox.open_watches -= 1
 
 
 def _repeated(name: str, messages: list[bytes]) -> bytes:

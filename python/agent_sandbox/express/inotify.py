@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from dataclasses import dataclass
+
+from agent_sandbox.errors import WatchLimitError
 
 IN_MODIFY = 0x0000_0002
 IN_ATTRIB = 0x0000_0004
@@ -32,6 +35,7 @@ _WATCHED = (
 
 _HEADER = struct.Struct("iIII")
 _READ_BYTES = 65_536
+_USUAL_INSTANCES = 128
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -57,19 +61,24 @@ def open_inotify() -> int:
     """Return a new non-blocking, close-on-exec inotify descriptor.
 
     Raises:
-        OSError: EMFILE where the user has too many.
+        WatchLimitError: E5014: the user has too many, or the process has no descriptor left.
+        OSError: As inotify_init1(2) does.
     """
-    return _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    return _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), errno.EMFILE)
 
 
 def add_directory(inotify_fd: int, directory_fd: int) -> int:
     """Watch the directory behind a descriptor, whatever its name is by now.
 
     Raises:
-        OSError: ENOSPC where the user has too many watches.
+        WatchLimitError: E5014: the user watches too many directories.
+        OSError: As inotify_add_watch(2) does.
     """
     path = f"/proc/self/fd/{directory_fd}".encode()
-    return _checked(_libc.inotify_add_watch(inotify_fd, path, ctypes.c_uint32(_WATCHED)))
+    # Here ENOSPC has a meaning of its own, and says nothing about a disk.
+    return _checked(
+        _libc.inotify_add_watch(inotify_fd, path, ctypes.c_uint32(_WATCHED)), errno.ENOSPC
+    )
 
 
 def remove_watch(inotify_fd: int, watch: int) -> None:
@@ -98,8 +107,19 @@ def read_events(inotify_fd: int) -> list[RawEvent]:
     return events
 
 
-def _checked(result: int) -> int:
+def most_instances() -> int:
+    """Return how many inotify descriptors the kernel gives to one user."""
+    try:
+        with open("/proc/sys/fs/inotify/max_user_instances", "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return _USUAL_INSTANCES
+
+
+def _checked(result: int, limit: int) -> int:
     if result < 0:
         code = ctypes.get_errno()
+        if code == limit:
+            raise WatchLimitError
         raise OSError(code, os.strerror(code))
     return result

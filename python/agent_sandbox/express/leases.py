@@ -1,4 +1,4 @@
-"""Leases: what works on a sandbox keeps its directory, and ends when the sandbox is killed."""
+"""Leases: what works on a sandbox keeps its directory, and ends when the sandbox does."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from agent_sandbox.errors import SandboxNotFoundError
 
 if TYPE_CHECKING:
-    from agent_sandbox.express.sandboxes import Sandbox
+    from agent_sandbox.express.sandbox import Sandbox
 
 
 class Use:
     """A lease: the sandbox's directory stays as long as the block runs.
 
-    When the sandbox is killed the block is cancelled, and raises `SandboxNotFoundError` where it
+    When the sandbox ends the block is cancelled, and raises `SandboxNotFoundError` where it
     would have been interrupted: the work has exactly one outcome.
 
     Attributes:
@@ -52,6 +52,8 @@ class Use:
     ) -> None:
         sandbox = self._sandbox
         sandbox.uses.discard(self)
+        if self.holds:
+            sandbox.idle_since = asyncio.get_running_loop().time()
         if not sandbox.uses:
             sandbox.unused.set()
         if not self._interrupted or self.task is None:

@@ -23,7 +23,8 @@ from agent_sandbox.errors import (
     UnsupportedError,
 )
 from agent_sandbox.express.names import USERS
-from agent_sandbox.express.sandboxes import Sandbox, Sandboxes
+from agent_sandbox.express.sandbox import Sandbox
+from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.limits import HTTP_BODY_DEADLINE_S, MAX_PATH_BYTES
 from agent_sandbox.wire import headers
 

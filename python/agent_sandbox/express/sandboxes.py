@@ -1,171 +1,36 @@
-"""The sandboxes that live in this process: who they are, who uses them, and when they end."""
+"""The sandboxes that live in this process, and when they end."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
-import hmac
 import logging
-import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from functools import partial
+from collections.abc import Coroutine, Iterator
 
-from agent_sandbox.errors import (
-    ArgumentError,
-    SandboxNotFoundError,
-    SandboxUnavailableError,
-    UnsupportedError,
-)
+from agent_sandbox.errors import SandboxNotFoundError, SandboxUnavailableError
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.isolation import RunningSandbox
 from agent_sandbox.express.isolation.watch import watch_disk
-from agent_sandbox.express.leases import Use
-from agent_sandbox.express.processes.commands import Commands
+from agent_sandbox.express.sandbox import Sandbox
 from agent_sandbox.express.spares import Spares
 from agent_sandbox.express.state import Instance
 from agent_sandbox.express.tally import Ending, Tally
 from agent_sandbox.express.tree import Tree
-from agent_sandbox.express.watch import Pending, PolledWatch
-from agent_sandbox.limits import DEFAULT_TTL_S, MAX_TTL_S, TRANSFER_TIMEOUT_S
+from agent_sandbox.limits import MAX_TTL_S
 
 _END_WAIT_S = 5.0
 
-HOLD_S = TRANSFER_TIMEOUT_S
-"""How long work that runs at the end of a sandbox's life may hold the sandbox after it."""
+LEASE_S = 5.0
+"""How long a sandbox whose time is up lives on after the last work that held it.
 
-DISK_SLOTS = 4
-"""Threads of the disk that one sandbox may have at once."""
+Its caller renews it after the work, and that takes a round trip.
+"""
 
-LONG_ANSWERS = 2
-"""Answers without a small bound that one sandbox may have in memory at once."""
+MAX_OVERTIME_S = float(MAX_TTL_S)
+"""How long work may hold a sandbox whose time is up."""
 
 _log = logging.getLogger(__name__)
-
-
-def checked_ttl(seconds: int | None) -> int:
-    """Return a life in seconds, the default for None.
-
-    Raises:
-        ArgumentError: E2001, below 1 and above 24 hours.
-    """
-    if seconds is None:
-        return DEFAULT_TTL_S
-    if not 1 <= seconds <= MAX_TTL_S:
-        raise ArgumentError
-    return seconds
-
-
-class Sandbox:
-    """One sandbox. Everything but its `tree` belongs to the event loop.
-
-    Attributes:
-        sandbox_id: See `spares.Prepared`.
-        access_token: Credential of the data plane.
-        owner: Digest of the API key that made it.
-        started_at: Unix seconds.
-        end_at: Unix seconds; when it ends unless it is renewed.
-        watches: Watches that a client polls, by their id.
-        open_watches: How many more are being opened, or are streamed.
-        pending: Counts the events that wait for its clients.
-        disk_slots: Its share of the disk's threads.
-        long_answers: How many answers of any size may be under way.
-        ending: The task that ends it, once that has begun.
-        released: Nobody wants it any more but the retained commands that run in it.
-    """
-
-    def __init__(
-        self,
-        sandbox_id: str,
-        tree: Tree,
-        running: RunningSandbox | None,
-        *,
-        template: str,
-        metadata: dict[str, str],
-        variables: dict[str, str],
-        owner: bytes,
-        on_command_end: Callable[[Sandbox], None],
-    ) -> None:
-        self.sandbox_id = sandbox_id
-        self.tree = tree
-        self.running = running
-        told = partial(on_command_end, self)
-        self._commands = None if running is None else Commands(running, variables, told)
-        self.template = template
-        self.metadata = metadata
-        self.owner = owner
-        self.access_token = secrets.token_urlsafe(32)
-        self.started_at = time.time()
-        self.end_at = self.started_at
-        self.watches: dict[str, PolledWatch] = {}
-        self.uses: set[Use] = set()
-        self.open_watches = 0
-        self.pending = Pending()
-        self.disk_slots = asyncio.Semaphore(DISK_SLOTS)
-        self.long_answers = asyncio.Semaphore(LONG_ANSWERS)
-        self.ended = False
-        self.released = False
-        self.ending: asyncio.Task[None] | None = None
-        self.unused = asyncio.Event()
-        self.unused.set()
-        self.timer: asyncio.TimerHandle | None = None
-
-    @property
-    def commands(self) -> Commands:
-        """Its commands.
-
-        Raises:
-            UnsupportedError: E5006: there is no isolation here, so nothing runs.
-        """
-        if self._commands is None:
-            raise UnsupportedError
-        return self._commands
-
-    @property
-    def retained(self) -> bool:
-        """Whether a retained command runs in it."""
-        return self._commands is not None and self._commands.retained
-
-    @property
-    def running_commands(self) -> int:
-        """How many of its commands run."""
-        return 0 if self._commands is None else len(tuple(self._commands))
-
-    async def stop(self) -> None:
-        """End its commands and give up its files; the directory stays."""
-        if self._commands is not None:
-            self._commands.close()
-        if self.running is not None:
-            await self.running.stop()
-        self.tree.close()
-
-    def accepts_token(self, token: bytes) -> bool:
-        """Return whether a header's raw value is the access token, in constant time."""
-        return hmac.compare_digest(token, self.access_token.encode())
-
-    def accepts_signature(self, signature: str, *parts: str) -> bool:
-        """Return whether a signed URL was made with this sandbox's token.
-
-        Args:
-            signature: `v1_` and the unpadded Base64 of the SHA-256 of the signed text.
-            parts: Path, operation and user as they stand in the URL, then the expiry if it has one.
-        """
-        path, operation, user, *expiry = parts
-        signed = ":".join((path, operation, user, self.access_token, *expiry))
-        digest = hashlib.sha256(signed.encode("utf-8", "surrogatepass")).digest()
-        wanted = "v1_" + base64.b64encode(digest).rstrip(b"=").decode()
-        return hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), wanted.encode())
-
-    def use(self, *, holds: bool = True) -> Use:
-        """Return a lease, for an `async with` block of the task that works on the sandbox.
-
-        Args:
-            holds: Whether the end of the sandbox's life waits for this work, up to `HOLD_S`. A
-                watch does not hold.
-        """
-        return Use(self, holds=holds)
 
 
 class Sandboxes:
@@ -269,29 +134,44 @@ class Sandboxes:
         if not sandbox.ended:
             self._begin_end(sandbox, "died")
 
-    def set_ttl(self, sandbox: Sandbox, ttl_seconds: int, *, shorten: bool = True) -> None:
+    def set_ttl(self, sandbox: Sandbox, ttl_seconds: float, *, shorten: bool = True) -> None:
         """Let a sandbox end `ttl_seconds` from now; without `shorten`, only if that is later."""
         # The monotonic clock decides: a step of the wall clock, which is only shown, ends nothing
         # and renews nothing.
+        now = asyncio.get_running_loop().time()
+        if sandbox.timer and not shorten and now + ttl_seconds <= sandbox.timer.when():
+            return
+        sandbox.overtime_since = None
+        self._arm(sandbox, now + ttl_seconds)
+
+    def _arm(self, sandbox: Sandbox, when: float) -> None:
         loop = asyncio.get_running_loop()
         if sandbox.timer:
-            if not shorten and loop.time() + ttl_seconds <= sandbox.timer.when():
-                return
             sandbox.timer.cancel()
-        sandbox.end_at = time.time() + ttl_seconds
-        sandbox.timer = loop.call_later(ttl_seconds, self._expire, sandbox)
+        sandbox.end_at = time.time() + when - loop.time()
+        sandbox.timer = loop.call_at(when, self._expire, sandbox)
 
     def _command_ended(self, sandbox: Sandbox) -> None:
         if sandbox.released and not sandbox.retained:
             self._expire(sandbox)
 
     def _expire(self, sandbox: Sandbox) -> None:
-        self._begin_end(sandbox, "expired")
+        """End a sandbox, unless work holds it or did a moment ago."""
+        now = asyncio.get_running_loop().time()
+        until = now
+        if sandbox.held and sandbox.overtime_since is None:
+            sandbox.overtime_since = now
+        if sandbox.overtime_since is not None:
+            last = now if sandbox.held else sandbox.idle_since
+            until = min(last + LEASE_S, sandbox.overtime_since + MAX_OVERTIME_S)
+        if until > now:
+            self._arm(sandbox, until)
+        else:
+            self._begin_end(sandbox, "expired")
 
     async def kill(self, sandbox: Sandbox) -> None:
         """End a sandbox now: interrupt what runs in it and remove its directory.
 
-        One that is ending already ends faster: it waits for nobody any more.
         Waits a few seconds for that; what takes longer goes on by itself.
         """
         await asyncio.wait([self._begin_end(sandbox, "killed")], timeout=_END_WAIT_S)
@@ -337,8 +217,7 @@ class Sandboxes:
 
     def _begin_end(self, sandbox: Sandbox, reason: Ending) -> asyncio.Task[None]:
         for use in tuple(sandbox.uses):
-            if reason != "expired" or not use.holds:  # time that is over waits for a transfer
-                use.interrupt()
+            use.interrupt()
         if sandbox.ending is not None:
             return sandbox.ending
         sandbox.ended = True
@@ -361,11 +240,6 @@ class Sandboxes:
         return ending
 
     async def _end(self, sandbox: Sandbox) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HOLD_S):
-                await sandbox.unused.wait()
-        for use in tuple(sandbox.uses):
-            use.interrupt()
         await sandbox.unused.wait()
         await sandbox.stop()
         try:

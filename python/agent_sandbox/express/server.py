@@ -88,6 +88,8 @@ def serve_tcp(config: ServeConfig) -> None:
             without keys, the key file or the state directory cannot be used, or the kernel is too
             old.
     """
+    # Set for another service's workers, it would put our numbers into their files.
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
     from agent_sandbox.express.metrics import Metrics  # no child of a program pays for it
 
     keys = read_keys(config.api_key_file) if config.api_key_file else ()

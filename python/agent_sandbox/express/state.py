@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import stat
@@ -25,6 +26,8 @@ from agent_sandbox.errors import ConfigError
 from agent_sandbox.express.isolation import prepare_directory
 from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.removal import remove_tree
+
+_log = logging.getLogger(__name__)
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -138,20 +141,34 @@ class Instance:
     def remove_root(self, sandbox_id: str) -> None:
         """Remove the directory of a sandbox with everything in it.
 
+        What is to be removed is recorded first, by its move to where the sweep looks: whatever
+        stops the removal, this process's own end included, a sweep finishes it.
+
         Raises:
-            OSError: As rmdir(2) and unlink(2) do. The rest lies where the sweep finds it.
+            OSError: As rmdir(2) and unlink(2) do. The sweep tries again.
         """
         try:
-            remove_tree(self._own.fd, sandbox_id)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.rename(sandbox_id, sandbox_id, src_dir_fd=self._own.fd, dst_dir_fd=self._dead.fd)
-            raise
+            os.rename(sandbox_id, sandbox_id, src_dir_fd=self._own.fd, dst_dir_fd=self._dead.fd)
+        except FileNotFoundError:
+            return
+        remove_tree(self._dead.fd, sandbox_id)
 
     def close(self) -> None:
         """Remove this instance's directory and let go of the state directory."""
-        with contextlib.suppress(OSError), _locked(self._state.fd):
-            remove_tree(self._instances.fd, self._name)
+        try:
+            with _locked(self._state.fd):
+                os.rename(
+                    self._name,
+                    self._name,
+                    src_dir_fd=self._instances.fd,
+                    dst_dir_fd=self._dead.fd,
+                )
+            remove_tree(self._dead.fd, self._name)
+        except OSError as error:  # the next start sweeps it
+            _log.error(
+                "the instance's directory was not removed",
+                extra={"fields": {"errno": error.errno}},
+            )
         for descriptor in (self._lock, self._own, self._dead, self._instances, self._state):
             descriptor.close()
 

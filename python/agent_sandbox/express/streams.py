@@ -12,7 +12,7 @@ from agent_sandbox.errors import AgentSandboxError, ArgumentError, TransferTimeo
 from agent_sandbox.express.download import CHUNK_BYTES
 from agent_sandbox.express.failures import stream_end
 from agent_sandbox.express.requests import MAX_BODY_BYTES, body, header
-from agent_sandbox.express.sandboxes import Sandbox
+from agent_sandbox.express.sandbox import Sandbox
 from agent_sandbox.wire import connect, headers
 
 Emit = Callable[[bytes], Awaitable[None]]

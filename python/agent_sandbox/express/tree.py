@@ -246,10 +246,8 @@ class _Budget:
     def take(self, data: bytes) -> None:
         self._entries += 1
         self._bytes += len(data) + 1
-        if self._entries > MAX_LIST_ENTRIES:
-            raise SizeLimitError(MAX_LIST_ENTRIES)
-        if self._bytes > MAX_LIST_BYTES:
-            raise SizeLimitError(MAX_LIST_BYTES)
+        if self._entries > MAX_LIST_ENTRIES or self._bytes > MAX_LIST_BYTES:
+            raise SizeLimitError(MAX_LIST_BYTES)  # its limit is told in bytes
 
 
 class _Child(NamedTuple):

@@ -22,7 +22,7 @@ from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.multipart import PartEnd, PartReader
 from agent_sandbox.express.names import absolute_path
 from agent_sandbox.express.requests import header
-from agent_sandbox.express.sandboxes import Sandbox
+from agent_sandbox.express.sandbox import Sandbox
 from agent_sandbox.wire import headers
 from agent_sandbox.wire.e2b import WrittenFile
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -18,8 +17,8 @@ from collections.abc import Iterator
 from agent_sandbox.errors import (
     AgentSandboxError,
     FileMissingError,
-    FileOperationError,
     TransferError,
+    WatchLimitError,
 )
 from agent_sandbox.express import inotify
 from agent_sandbox.express.disk import Disk
@@ -76,17 +75,14 @@ class Watch:
 
         Raises:
             FileKindError: E4004, where the path is no directory.
+            WatchLimitError: E5014, too many watches, or directories below this one.
             FileOperationError: E4001 missing, E4002 not permitted, and its other kinds.
         """
         with os_errors(), contextlib.ExitStack() as on_failure:
             on_failure.callback(self.close)
             self._top = self._tree.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                self._inotify = Descriptor(inotify.open_inotify())
-                collections.deque(self._add(""), maxlen=0)  # what is there already is no event
-            except OSError as error:
-                # ENOSPC means too many watches here, not a full disk.
-                raise FileOperationError if error.errno == errno.ENOSPC else error from None
+            self._inotify = Descriptor(inotify.open_inotify())
+            collections.deque(self._add(""), maxlen=0)  # what is there already is no event
             on_failure.pop_all()
 
     def close(self) -> None:
@@ -101,7 +97,7 @@ class Watch:
         Raises:
             FileMissingError: E4001, the watched directory itself is gone.
             TransferError: E4007, events were lost because nobody read them, or are too many.
-            FileOperationError: E4000, there are too many directories to watch.
+            WatchLimitError: E5014, there are too many directories to watch.
         """
         with os_errors():
             batch = inotify.read_events(self.fd)
@@ -217,7 +213,7 @@ class Watch:
                 continue  # gone again, or not ours to read
             with Descriptor(fd):
                 if len(self._directories) >= MAX_DIRECTORIES:
-                    raise FileOperationError
+                    raise WatchLimitError
                 self._directories[inotify.add_directory(self.fd, fd)] = current
                 if not self._recursive:
                     return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import signal
 import sys
@@ -11,12 +12,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 from agent_sandbox.client.settings import Settings
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.handoff import hand_off
-from agent_sandbox.mcp_server.http import listening_socket, serve_http, url_of
+from agent_sandbox.mcp_server.http import MCP_PATH, serve_http
 from agent_sandbox.mcp_server.logs import (
     PROCESS_LOGGERS,
     log_loop_error,
@@ -26,6 +28,7 @@ from agent_sandbox.mcp_server.logs import (
 from agent_sandbox.mcp_server.ownership import Registry
 from agent_sandbox.mcp_server.reach import warn_if_unreachable
 from agent_sandbox.mcp_server.server import build_server
+from agent_sandbox.mcp_server.sockets import base_url, listening_socket
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.stdio import Wire, diverted_stdio, serve_stdio
 from agent_sandbox.memory import keep_freed_memory
@@ -38,9 +41,9 @@ STDIO_EXIT_S = 1.2
 
 
 def run_stdio(config: McpConfig) -> None:
-    """Serve one client on descriptors 0 and 1, and return when it has gone.
+    """Serve one client on descriptors 0 and 1, and end the process when it has gone.
 
-    Whatever happens, the process ends within 1.2 s of the client's closing its side, or of SIGINT
+    Whatever happens, it ends within 1.2 s of the client's closing its side, or of SIGINT
     or SIGTERM: it is ended hard if something does not let go, with status 0. Sandboxes that are
     not destroyed by then are handed to a process of their own.
 
@@ -52,6 +55,7 @@ def run_stdio(config: McpConfig) -> None:
     warn_if_unreachable(settings)
     with diverted_stdio() as wire:
         asyncio.run(_stdio(config, wire))
+    _end_process()
 
 
 async def _stdio(config: McpConfig, wire: Wire) -> None:
@@ -95,6 +99,16 @@ def _ignore() -> None:
     pass
 
 
+def _end_process() -> NoReturn:
+    """End without taking the interpreter apart.
+
+    That is up to a second of computing on a busy machine, in which the timer of the hard exit can
+    no longer run, while everything that outlives the process is in order already.
+    """
+    atexit._run_exitfuncs()
+    os._exit(0)
+
+
 def _after(seconds: float, action: Callable[[], None]) -> None:
     timer = threading.Timer(seconds, action)
     timer.daemon = True
@@ -118,17 +132,17 @@ def run_http(config: McpConfig) -> None:
     """Serve Streamable HTTP until SIGINT or SIGTERM; the URL goes to standard error.
 
     Raises:
-        ConfigError: E6000, settings that contradict each other, an address that cannot be used,
-            one beyond loopback without credentials and `insecure`, or files of credentials that
-            cannot be used.
+        ConfigError: E6000, settings that contradict each other, or an address beyond loopback
+            without credentials and `insecure`, files of credentials that cannot be used, or an
+            address that cannot.
     """
     settings = config.settings()
     config.check_exposure()
     _prepare_process()
-    with listening_socket(config) as listener:
+    with listening_socket(config.host, config.port) as listener:
         warn_if_unreachable(settings)
         print(
-            f"agent-sandbox: MCP over Streamable HTTP at {url_of(listener)}",
+            f"agent-sandbox: MCP over Streamable HTTP at {base_url(listener)}{MCP_PATH}",
             file=sys.stderr,
             flush=True,
         )

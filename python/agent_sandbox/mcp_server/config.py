@@ -22,6 +22,7 @@ from agent_sandbox.limits import (
 from agent_sandbox.mcp_server.auth.authority import Authority
 from agent_sandbox.mcp_server.auth.settings import OAuthConfig
 from agent_sandbox.mcp_server.auth.tokens import StaticTokens
+from agent_sandbox.mcp_server.transfers.settings import TransferSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class McpConfig:
         resolve_timeout_s: Time for creating or finding a sandbox.
         transfer_timeout_s: Time for one file operation, after the sandbox is resolved.
         shutdown_timeout_s: Longest wait for sandboxes to be destroyed when the server stops.
+        transfers: How upload sessions run.
     """
 
     provider: str | None = None
@@ -75,6 +77,7 @@ class McpConfig:
     resolve_timeout_s: float = RESOLVE_TIMEOUT_S
     transfer_timeout_s: float = TRANSFER_TIMEOUT_S
     shutdown_timeout_s: float = 8.0
+    transfers: TransferSettings = field(default_factory=TransferSettings)
 
     def __post_init__(self) -> None:
         positive = (

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import uvicorn
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
@@ -17,9 +16,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_sandbox.errors import ConfigError
+from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.auth.protection import Protection
 from agent_sandbox.mcp_server.config import McpConfig
@@ -27,20 +26,42 @@ from agent_sandbox.mcp_server.http_guard import HttpGuard
 from agent_sandbox.mcp_server.http_origin import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, OriginGuard
 from agent_sandbox.mcp_server.logs import log_loop_error
 from agent_sandbox.mcp_server.server import build_server
+from agent_sandbox.mcp_server.sockets import base_url
+from agent_sandbox.mcp_server.state import ServerState, open_state
+from agent_sandbox.mcp_server.transfers.principals import stands
+from agent_sandbox.mcp_server.transfers.routes import TransferRoutes
+from agent_sandbox.mcp_server.transfers.uploads import Served
+from agent_sandbox.uploads.http import StrictHTTPProtocol
 
 MCP_PATH = "/mcp"
 
 
-def build_http_app(config: McpConfig) -> Starlette:
-    """Return the ASGI application: MCP at `/mcp`, `/health` beside it.
+def build_http_app(config: McpConfig, public_url: str) -> Starlette:
+    """Return the ASGI application: MCP at `/mcp`, transfers and `/health` beside it.
 
     Its lifespan opens and ends the server's state, so run it with lifespan support, once. Where
     the settings name credentials, `/mcp` asks for them.
 
+    Args:
+        config: Settings.
+        public_url: Where the transfers are reached, unless the settings say something else.
+
     Raises:
         ConfigError: E6000, settings that contradict each other or a file that cannot be used.
     """
-    server = build_server(config)
+    transfers = TransferRoutes()
+    authority = config.authority()
+    served = Served(public_url, None if authority is None else partial(stands, authority))
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[ServerState]:
+        async with open_state(config, served=served) as state:
+            transfers.uploads = state.uploads
+            if config.transfers.is_shared:  # sessions wait there; and a mistake shows at once
+                await state.uploads.service()
+            yield state
+
+    server = build_server(config, open_state_=opened)
     manager = StreamableHTTPSessionManager(
         app=_sdk.lowlevel_server(server),
         json_response=True,  # as an event, a 1 MiB download is over the official client's limit
@@ -52,7 +73,6 @@ def build_http_app(config: McpConfig) -> Starlette:
     endpoint: ASGIApp = HttpGuard(
         AuthContextMiddleware(manager.asgi_app), body_deadline_s=config.body_deadline_s
     )
-    authority = config.authority()
     protection = Protection(authority, config.oauth, endpoint, manager) if authority else None
     guard = OriginGuard(
         protection.gate if protection else endpoint,
@@ -61,21 +81,44 @@ def build_http_app(config: McpConfig) -> Starlette:
     )
 
     @asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(manager.run())
-            if protection is not None:
-                await stack.enter_async_context(protection.watching())
-            yield
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        try:
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(manager.run())
+                if protection is not None:
+                    await stack.enter_async_context(protection.watching())
+                yield
+        except AgentSandboxError as error:
+            app.state.failed = error
+            raise
 
     return Starlette(
         routes=[
-            Route(MCP_PATH, guard),
+            Route(MCP_PATH, NoStore(guard)),
             Route("/health", _health, methods=["GET"]),
+            *(Route(path, transfers) for path in TransferRoutes.PATHS),
             *(protection.routes if protection is not None else ()),
         ],
         lifespan=lifespan,
     )
+
+
+class NoStore:
+    """Says that no cache keeps an answer: one may hold the secret of an upload."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [item for item in message["headers"] if item[0] != b"cache-control"]
+                message = {**message, "headers": [*headers, (b"cache-control", b"no-store")]}
+            await send(message)
+
+        await self._app(scope, receive, marked)
 
 
 async def _health(_request: Request) -> JSONResponse:
@@ -87,62 +130,19 @@ def _own_name(config: McpConfig) -> tuple[str, ...]:
     return (f"{host}:*",)
 
 
-def listening_socket(config: McpConfig) -> socket.socket:
-    """Return a listening socket for the configured address.
+async def serve_http(config: McpConfig, listener: socket.socket) -> None:
+    """Serve until the process is told to stop (SIGINT, SIGTERM), then end every scope.
 
     Raises:
-        ConfigError: E6000, with a `reason`: the address cannot be used.
+        AgentSandboxError: The server cannot start: its settings, or its uploads' database.
     """
-    try:
-        return _listening(config)
-    except OSError as error:
-        raise ConfigError(reason=_reason(error, config)) from None
-
-
-def _listening(config: McpConfig) -> socket.socket:
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    # With the protocol named, asyncio switches Nagle's algorithm off on what it accepts; without,
-    # each request with a body would wait 40 ms for a delayed acknowledgement.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((config.host, config.port))
-        listener.listen(128)
-        listener.set_inheritable(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _reason(error: OSError, config: McpConfig) -> str:
-    place = f"{f'[{config.host}]' if ':' in config.host else config.host}:{config.port}"
-    if isinstance(error, socket.gaierror):
-        return (
-            f"There is no host named {config.host}: use 127.0.0.1, or an address of this machine."
-        )
-    if error.errno == errno.EADDRINUSE:
-        return f"{place} is in use already: choose another --port, or 0 for any free one."
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"{config.host} is no address of this machine: use 127.0.0.1, or one that it has."
-    if error.errno == errno.EACCES:
-        return f"{place} needs rights that this user does not have: choose a --port from 1024 on."
-    return f"{place} cannot be listened on: {os.strerror(error.errno or 0)}."
-
-
-def url_of(listener: socket.socket) -> str:
-    """Return the URL of the MCP endpoint on a listening socket."""
-    host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}{MCP_PATH}"
-
-
-async def serve_http(config: McpConfig, listener: socket.socket) -> None:
-    """Serve until the process is told to stop (SIGINT, SIGTERM), then end every scope."""
     asyncio.get_running_loop().set_exception_handler(log_loop_error)
+    app = build_http_app(config, base_url(listener))
     server = uvicorn.Server(
         uvicorn.Config(
-            build_http_app(config),
-            http="h11",
+            app,
+            # Transfers need what h11 lets through; for the tools it is as good.
+            http=StrictHTTPProtocol,
             ws="none",
             lifespan="on",
             log_config=None,
@@ -153,3 +153,6 @@ async def serve_http(config: McpConfig, listener: socket.socket) -> None:
         )
     )
     await server.serve(sockets=[listener])
+    failed = getattr(app.state, "failed", None)
+    if isinstance(failed, AgentSandboxError):
+        raise failed

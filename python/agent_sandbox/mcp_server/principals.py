@@ -37,6 +37,17 @@ class Principal:
         """Return the principal that a verified token stands for."""
         return cls(*principal_components(token))
 
+    @classmethod
+    def of_id(cls, text: str) -> Principal | None:
+        """Return the principal of an `id`, None for a text that is none."""
+        kind, _, rest = text.partition(":")
+        if kind == "token" and rest:
+            return cls(rest)
+        if kind == "oauth":
+            issuer, client, subject = json.loads(rest)
+            return cls(client, issuer, subject)
+        return None
+
     @property
     def id(self) -> str:
         """One text for all of it; empty where no credentials are asked for."""

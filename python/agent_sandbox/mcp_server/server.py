@@ -24,9 +24,10 @@ NAME = "agent-sandbox"
 INSTRUCTIONS = (
     "Files and commands in isolated sandboxes. Without sandbox_id, calls use one sandbox that is"
     " made on first need; its id is in every result. Text: read_file, write_file. Binary, up to"
-    " 1 MiB: upload_file, download_file. Commands: run_command, and start_background_task for long"
-    " work. A sandbox ends when it has not been used for its time to live, or when the session that"
-    " owns it ends: take out what you need before."
+    " 1 MiB: upload_file, download_file. Larger files, and files that you would have to retype:"
+    " create_upload_url, create_download_url. Commands: run_command, and start_background_task for"
+    " long work. A sandbox ends when it has not been used for its time to live, or when the session"
+    " that owns it ends: take out what you need before."
 )
 
 OpenState = Callable[[], AbstractAsyncContextManager[ServerState]]

@@ -13,6 +13,7 @@ from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.handoff import hand_off
 from agent_sandbox.mcp_server.ownership import Registry
 from agent_sandbox.mcp_server.tasks import Tasks
+from agent_sandbox.mcp_server.transfers.uploads import Served, Uploads
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -23,14 +24,22 @@ class ServerState:
     client: SandboxClient
     registry: Registry
     tasks: Tasks
+    uploads: Uploads
 
 
 @asynccontextmanager
-async def open_state(config: McpConfig) -> AsyncIterator[ServerState]:
+async def open_state(
+    config: McpConfig, *, served: Served | None = None
+) -> AsyncIterator[ServerState]:
     """Open the state of one server; at the end every scope ends, in bounded time.
 
     What is not destroyed after `shutdown_timeout_s` ends with the embedded service, or is handed
     to a process of its own.
+
+    Args:
+        config: Settings.
+        served: How the caller serves the routes of upload sessions; None opens a listener for
+            them on first need.
 
     Raises:
         ConfigError: E6000, settings that contradict each other.
@@ -39,11 +48,13 @@ async def open_state(config: McpConfig) -> AsyncIterator[ServerState]:
     client = config.client()
     async with client, anyio.create_task_group() as tasks:
         registry = Registry(client, config, tasks)
+        uploads = Uploads(config.transfers, tasks, served)
         try:
-            yield ServerState(config, client, registry, Tasks(registry))
+            yield ServerState(config, client, registry, Tasks(registry), uploads)
         finally:
             with anyio.CancelScope(shield=True):
                 registry.end_all()
+                await uploads.end(config.shutdown_timeout_s / 2)
                 left = await registry.reaper.drain(config.shutdown_timeout_s)
             if left and settings.provider != "local":
                 hand_off(settings, left)

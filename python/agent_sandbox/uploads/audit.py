@@ -33,12 +33,31 @@ Observer = Callable[[AuditEvent], None]
 """Told of every event, in the event loop; must be quick and must not raise."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one process has counted since it started.
+
+    Attributes:
+        changes: By (action, state after it).
+        errors: By (operation, code), as they were answered.
+        bytes: By direction: `in` as they arrived, `out` of files that were used.
+        receiving: Bodies that arrive at the moment.
+    """
+
+    changes: Mapping[tuple[str, str], int]
+    errors: Mapping[tuple[str, str], int]
+    bytes: Mapping[str, int]
+    receiving: int
+
+
 class Audit:
     """Writes the audit log and counts for metrics."""
 
     def __init__(self, observer: Observer | None = None) -> None:
         self._observer = observer
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._errors: Counter[tuple[str, str]] = Counter()
+        self._bytes: Counter[str] = Counter()
 
     def tell(self, upload_id: str, action: str, state: State, code: str | None = None) -> None:
         """Record one event."""
@@ -47,6 +66,15 @@ class Audit:
         if self._observer is not None:
             self._observer(AuditEvent(upload_id, action, state, code))
 
-    def counts(self) -> Mapping[tuple[str, str], int]:
-        """Return how often each (action, state after it) happened in this process."""
-        return dict(self._counts)
+    def refused(self, operation: str, code: str) -> None:
+        """Count an error that is answered."""
+        self._errors[operation, code] += 1
+
+    def moved(self, direction: str, size_bytes: int) -> None:
+        """Count bytes of a file."""
+        self._bytes[direction] += size_bytes
+
+    def tally(self, receiving: int) -> Tally:
+        """Return everything that was counted."""
+        moved = {way: self._bytes[way] for way in ("in", "out")}
+        return Tally(dict(self._counts), dict(self._errors), moved, receiving)

@@ -32,19 +32,23 @@ class Download:
         self._reader = reader
         self._data: AsyncGenerator[bytes, None] = verified(reader, session)
         self._closed = False
+        self._sent = 0
 
     def __aiter__(self) -> Download:
         return self
 
     async def __anext__(self) -> bytes:
         """Return the next chunk; the last one only once the whole file has its digest."""
-        return await anext(self._data)
+        chunk = await anext(self._data)
+        self._sent += len(chunk)
+        return chunk
 
     async def aclose(self) -> None:
         """End the download: the session is used up, and its blob is deleted."""
         if self._closed:
             return
         self._closed = True
+        self._core.audit.moved("out", self._sent)
         with anyio.CancelScope(shield=True):
             await self._data.aclose()
             await self._reader.aclose()  # a generator that never began closes nothing

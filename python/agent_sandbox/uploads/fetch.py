@@ -34,7 +34,9 @@ Connector = Callable[
 ]
 """Takes address, port, TLS settings and the name to verify; opens the connection."""
 
-_URL_BYTES = 2_048
+MAX_URL_CHARS = 2_048
+"""Longest link."""
+
 _URL = re.compile(r"[\x21-\x5b\x5d-\x7e]+")  # visible ASCII without the backslash
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -173,7 +175,7 @@ async def _connect(addresses: list[str], host: str, port: int, policy: FetchPoli
 
 def _split(url: str, policy: FetchPolicy) -> tuple[str, int, str]:
     """Take a link apart, or refuse it before anything is looked up."""
-    if len(url) > _URL_BYTES or not _URL.fullmatch(url):
+    if len(url) > MAX_URL_CHARS or not _URL.fullmatch(url):
         raise FetchRefusedError
     try:
         parts = urlsplit(url)

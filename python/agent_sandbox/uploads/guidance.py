@@ -32,6 +32,8 @@ KEEP_CODE = (
     " exactly as given and only to `url`, never put it into a URL, a file or a message to others."
 )
 
+ENDS_WITH_SCOPE = "The scope destroys a named sandbox at its end: finish all uses of it first."
+
 CREATE_UPLOAD_URL = (
     "Open an upload session for one file that is on your side: for any size, and for every file"
     " that you would otherwise have to type. Give the display name, the exact size in bytes and,"
@@ -50,8 +52,7 @@ GET_UPLOAD = (
 PLACE_UPLOAD = (
     "Write a stored upload into a sandbox, by its id alone. Safe to repeat: a repeat, also with"
     " another path or sandbox, returns the recorded result with `replayed: true` and writes"
-    " nothing. This is also the right call after a lost PUT answer. The scope destroys a named"
-    " sandbox at its end: finish all uses of it first."
+    f" nothing. This is also the right call after a lost PUT answer. {ENDS_WITH_SCOPE}"
 )
 
 REVOKE_UPLOAD = (
@@ -69,14 +70,20 @@ CHECK_TRANSFER = (
 CREATE_DOWNLOAD_URL = (
     "Stage a file of a sandbox for one download past the model: any size. You get a url, the"
     " method GET, temporary headers, size and sha256. Download it once, with the headers exactly"
-    " as given, then compare size and digest before you use it. The scope destroys a named sandbox"
-    " at its end: finish all uses of it first."
+    f" as given, then compare size and digest before you use it. {ENDS_WITH_SCOPE}"
 )
 
 FETCH_URL = (
     "Let the server fetch a public https link into a sandbox: for files that are online already."
-    " The link must work without a login. Private addresses are refused, in redirects too. The"
-    " scope destroys a named sandbox at its end: finish all uses of it first."
+    " The link must work without a login. Private addresses are refused, in redirects too."
+    f" {ENDS_WITH_SCOPE}"
+)
+
+PUT_WORKS = "A PUT from where you are arrives: use create_upload_url for files, then place_upload."
+
+NO_PROBE = (
+    "No probe could be opened: too many upload sessions are open. Use or revoke the pending ones"
+    f" with revoke_upload, or wait. {CANNOT_PUT}"
 )
 
 NEXT_STEP: dict[str, str] = {
@@ -86,19 +93,26 @@ NEXT_STEP: dict[str, str] = {
     "E7005": "Open a new session with create_upload_url if the file is still needed.",
     "E7006": "Open a new session with create_upload_url.",
     "E7007": LOST_ANSWER,
+    "E7008": "Call place_upload with the same upload_id to get its result.",
+    "E7009": "Use or revoke pending uploads; each hour has its own limit as well.",
+    "E7010": "Wait retry_after_seconds, then call again.",
     "E7011": LOST_ANSWER,
     "E7012": "Send the headers of create_upload_url exactly as given.",
+    "E7013": "Give a plain name; it only names the file for people.",
     "E7014": "Send a smaller file; check_transfer names the limit.",
     "E7015": "Open a new session with the right size_bytes and sha256.",
     "E7016": "Open a new session and send without pauses, or from a faster connection.",
     "E7017": "Open a new session later, and tell the user.",
     "E7018": "Open a new session with create_upload_url.",
     "E7019": "The attempt is not used: send the same request again in a moment.",
+    "E7020": "Open a new session with create_upload_url and send the file again.",
     "E7021": "The attempt is not used: send one plain PUT with Content-Length, as curl -T does.",
     "E7022": "PUT the file's bytes to the upload's url; GET a download's url.",
     "E7023": "The attempt is not used: send the plain bytes, without Content-Encoding.",
     "E7024": "The attempt is not used: send Content-Length, as curl -T FILE does.",
     "E7025": "The attempt is not used: send the declared file, or open a new session.",
+    "E7030": "Tell the user; if the file is theirs, use create_upload_url.",
+    "E7031": "Check the link with the user; it must answer 200 without a login.",
 }
 """What to do after a refusal, by the stable code of the error."""
 
@@ -114,7 +128,7 @@ def upload_instructions(url: str) -> str:
         "With T set to the value of headers.Authorization, run:\n"
         f"  printf 'Authorization: %s\\n' \"$T\" | curl -sS -H @- -T FILE '{url}'\n"
         "or, with the same value on standard input:\n"
-        f"  printf '%s' \"$T\" | agent-sandbox put FILE --url '{url}'\n"
+        f"  printf '%s' \"$T\" | agent-sandbox put FILE '{url}'\n"
         "200 means stored: call place_upload with the upload_id. "
         f"{KEEP_CODE} {LOST_ANSWER} {CANNOT_PUT} {NEVER}"
     )
@@ -127,6 +141,29 @@ def download_instructions(url: str) -> str:
         f"  printf 'Authorization: %s\\n' \"$T\" | curl -sS -f -H @- -o FILE '{url}'\n"
         "It works once. Compare size_bytes and sha256 (sha256sum FILE) before you use the file;"
         " if they differ or the transfer broke, call create_download_url again. " + KEEP_CODE
+    )
+
+
+def probe_instructions(url: str, host: str, *, failed: bool) -> str:
+    """Return how to try a PUT on an empty probe session.
+
+    Args:
+        url: Of the probe.
+        host: Of the transfer endpoint, to be allowed where the network is restricted.
+        failed: Whether an earlier probe did not come through.
+    """
+    again = (
+        "The last probe did not arrive. If your network is restricted, ask the user to allow"
+        f" {host}."
+        if failed
+        else "Nothing was tried yet."
+    )
+    return (
+        f"{again} With T set to the value of probe.headers.Authorization, run:\n"
+        "  printf 'Authorization: %s\\n' \"$T\" |"
+        f" curl -sS -m 20 -H @- -X PUT --data-binary '' '{url}'\n"
+        "Then call check_transfer again: `put: arrived` means that uploads work from here"
+        f" (get_upload with probe.upload_id tells it, too). {CANNOT_PUT}"
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from agent_sandbox.errors import ConfigError
+from agent_sandbox.uploads.secrets import KeepsSecrets
 from agent_sandbox.uploads.states import Phase, State
 
 Kind = Literal["upload", "download"]
@@ -28,7 +29,7 @@ class Principal:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadsConfig:
+class UploadsConfig(KeepsSecrets):
     """Settings of the upload sessions, with the documented defaults.
 
     Attributes:

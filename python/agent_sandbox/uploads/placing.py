@@ -187,6 +187,7 @@ async def _record(core: Core, session: UploadSession, result: str) -> Placed:
             await anyio.sleep(0.1 * 2**turn)
             continue
         if done.state is State.PLACED:
+            core.audit.moved("out", done.received_bytes or 0)
             await core.drop_blob(done)
             return _placed(done, replayed=done.place_attempt != token)
         break

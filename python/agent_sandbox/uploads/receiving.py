@@ -127,6 +127,7 @@ async def _pump(
                 under_way = asyncio.create_task(store(batch, gathered))
                 await stored()
     finally:
+        core.audit.moved("in", count)
         if under_way is not None:
             # A thread cannot be stopped; the file must not be dropped under its hands.
             await to_its_end(_settled(under_way))

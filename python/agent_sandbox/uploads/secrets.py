@@ -9,6 +9,7 @@ import os
 import secrets as _secrets
 import stat
 from pathlib import Path
+from typing import NoReturn
 
 from agent_sandbox.errors import ConfigError
 
@@ -16,6 +17,19 @@ SECRET_BYTES = 32
 """Random bytes in a secret (256 bits), and in a generated server key."""
 
 _CONTEXT = b"agent-sandbox upload secret v1"
+
+
+class KeepsSecrets:
+    """Base of what holds a key, a password or a secret: it is never pickled, and so never sent.
+
+    Raises:
+        TypeError: On every attempt to pickle, to copy or to deep-copy it.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} holds secrets and is not pickled")
 
 
 def new_secret() -> str:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping
 from typing import NoReturn
 
 import anyio
 
 from agent_sandbox.errors import (
+    AgentSandboxError,
     UploadConflictError,
     UploadError,
     UploadNotFoundError,
     UploadNotReadyError,
     UploadOutcomeUnknownError,
     UploadPlacingError,
+    UploadRevokedError,
     UploadSecretMissingError,
 )
 from agent_sandbox.uploads import placing, receiving, secrets, upkeep
-from agent_sandbox.uploads.audit import Audit, Observer
+from agent_sandbox.uploads.audit import Audit, Observer, Tally
 from agent_sandbox.uploads.blobs import BlobStore
 from agent_sandbox.uploads.core import POLL_S, Core, raise_ended
 from agent_sandbox.uploads.declarations import declared, object_prefix
@@ -61,6 +64,8 @@ class UploadService:
         charge: An embedder's charge hook; runs only at use.
         observer: Told of every change, for metrics: ids, states and error codes only.
         hashed: False leaves out the digest. For benches; nothing is verified then.
+        admits: Says whether a credential (by its `credential_id`) still stands; asked at each PUT
+            and GET, so that a removed one takes its unused secrets along. None admits all.
     """
 
     def __init__(
@@ -72,12 +77,14 @@ class UploadService:
         charge: Charge | None = None,
         observer: Observer | None = None,
         hashed: bool = True,
+        admits: Callable[[str], bool] | None = None,
     ) -> None:
         self.config = config
         self._core = Core(config, store, blobs, Audit(observer))
         self._charge = charge
         self._rates = RateLimit(config.creates_per_minute)
         self._hashed = hashed
+        self._admits = admits
 
     async def create(
         self, principal: Principal, filename: str, size_bytes: int, sha256: str | None = None
@@ -91,8 +98,9 @@ class UploadService:
             UploadRateError: E7010.
             UploadQuotaError: E7009.
         """
-        wanted = declared(self.config, filename, size_bytes, sha256)
-        return await self._open(principal, "upload", wanted)
+        with self._counted("create"):
+            wanted = declared(self.config, filename, size_bytes, sha256)
+            return await self._open(principal, "upload", wanted)
 
     async def _open(
         self, principal: Principal, kind: Kind, wanted: DeclaredUpload
@@ -153,6 +161,9 @@ class UploadService:
             raise UploadNotFoundError
         if own != endpoint or session.kind != kind:
             raise UploadNotFoundError
+        if self._admits is not None and not self._admits(session.credential_id):
+            await self.revoke_principal(session.credential_id)
+            raise UploadRevokedError
         self._admit(session)
         return session
 
@@ -255,9 +266,10 @@ class UploadService:
             UploadOutcomeUnknownError: E7011, repeat the call: it finds out first.
             AgentSandboxError: What `placer` or the charge hook raised.
         """
-        session = await self._owned(principal, upload_id)
-        target = PlaceTarget(path, sandbox_id)
-        return await placing.place(self._core, principal, session, placer, target, self._charge)
+        with self._counted("place"):
+            session = await self._owned(principal, upload_id)
+            target = PlaceTarget(path, sandbox_id)
+            return await placing.place(self._core, principal, session, placer, target, self._charge)
 
     async def revoke(self, principal: Principal, upload_id: str) -> UploadSession:
         """End the caller's session; a no-op at an end.
@@ -365,6 +377,22 @@ class UploadService:
                 _log.warning("the sweep of uploads failed (%s)", error.code)
             await anyio.sleep(every_s)
 
-    def counts(self) -> Mapping[tuple[str, str], int]:
-        """Return how often each (action, state after it) happened in this process."""
-        return self._core.audit.counts()
+    @contextlib.contextmanager
+    def _counted(self, operation: str) -> Iterator[None]:
+        try:
+            yield
+        except AgentSandboxError as error:
+            self.refused(operation, error)
+            raise
+
+    def refused(self, operation: str, error: AgentSandboxError) -> None:
+        """Count an error that an edge answers, for metrics: by its code alone."""
+        self._core.audit.refused(operation, error.code)
+
+    def tally(self) -> Tally:
+        """Return what this process has counted, for metrics."""
+        return self._core.audit.tally(self._core.receiving.count)
+
+    async def states(self) -> Mapping[State, int]:
+        """Return how many sessions there are in each state that is in force, on all replicas."""
+        return await self._core.store.count_states()

@@ -78,7 +78,7 @@ async def test_wrong_types_and_ranges_are_refused_before_anything_is_issued(
 ) -> None:
     with pytest.raises(ArgumentError):
         await service.create(ME, filename, size, digest)
-    assert service.counts() == {}
+    assert service.tally().changes == {}
 
 
 BAD_NAMES = [

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from agent_sandbox.client._answers import READ, Failures, require_identity
+from agent_sandbox.client._answers import READ, Failures, require_identity, service_error
 from agent_sandbox.client._calls import Call, Head, Operation, Sink, exchange
 from agent_sandbox.client._sinks import Parsed
 from agent_sandbox.errors import (
@@ -81,3 +81,23 @@ def each_envelope(decoder: connect.EnvelopeDecoder, chunk: bytes) -> Iterator[co
             chunk = b""
     except SizeLimitError:
         raise TransferError from None
+
+
+def check_end(
+    decoder: connect.EnvelopeDecoder,
+    envelope: connect.Envelope,
+    named: type[AgentSandboxError] | None,
+    meanings: Mapping[connect.ConnectCode, type[AgentSandboxError]],
+) -> None:
+    """Accept a good end of a stream, or raise what it ended with.
+
+    The code of our own services decides: beside the end, else in the head (`named`); without one
+    the Connect code does.
+    """
+    error = decoder.end_error(envelope)
+    if error is None:
+        return
+    for code in decoder.end_metadata(envelope).get(headers.ERROR_CODE, []):
+        if known := service_error(code):
+            raise known
+    raise named or meanings.get(error.connect_code, TransferError)

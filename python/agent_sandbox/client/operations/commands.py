@@ -14,11 +14,10 @@ from agent_sandbox.client._answers import (
     Failures,
     named_error,
     require_identity,
-    service_error,
 )
 from agent_sandbox.client._calls import Call, Head, Operation
 from agent_sandbox.client.operations._checks import checked_ttl
-from agent_sandbox.client.operations._rpc import each_envelope, rpc_headers, unary
+from agent_sandbox.client.operations._rpc import check_end, each_envelope, rpc_headers, unary
 from agent_sandbox.errors import (
     AgentSandboxError,
     ArgumentError,
@@ -307,16 +306,7 @@ class Events:
         """Accept the end of the body, or raise what the stream ended with."""
         self._envelopes.finish()
         if self._end is not None:
-            self._check_end(self._end)
-
-    def _check_end(self, envelope: connect.Envelope) -> None:
-        error = self._envelopes.end_error(envelope)
-        if error is None:
-            return
-        for code in self._envelopes.end_metadata(envelope).get(headers.ERROR_CODE, []):
-            if named := service_error(code):
-                raise named
-        raise self._named or _STREAM_END.get(error.connect_code, TransferError)
+            check_end(self._envelopes, self._end, self._named, _STREAM_END)
 
     def _event(self, data: bytes) -> list[Event]:
         try:

@@ -12,12 +12,13 @@ from agent_sandbox.client._answers import READ, STREAM_END, named_error, require
 from agent_sandbox.client._calls import Call, Decoder, Head, Operation, Sink, exchange
 from agent_sandbox.client._sinks import Parsed
 from agent_sandbox.client.operations import _entries
-from agent_sandbox.client.operations._rpc import each_envelope, rpc_headers
+from agent_sandbox.client.operations._rpc import check_end, each_envelope, rpc_headers
 from agent_sandbox.errors import (
     AgentSandboxError,
     ArgumentError,
     FileConflictError,
     FileMissingError,
+    SandboxUnavailableError,
     SizeLimitError,
     TransferError,
 )
@@ -139,6 +140,12 @@ def _events(head: Head) -> Decoder[FileEvent]:
     return _Events(named_error(head))
 
 
+_WATCH_END = STREAM_END | {
+    # Too many watches or events, not a full disk: a watch stores nothing.
+    connect.ConnectCode.RESOURCE_EXHAUSTED: SandboxUnavailableError
+}
+
+
 class _Events:
     """Turns a stream of envelopes into changes; a watch has no good end but its closing.
 
@@ -154,8 +161,7 @@ class _Events:
     def feed(self, chunk: bytes) -> Iterator[FileEvent]:
         for envelope in each_envelope(self._envelopes, chunk):
             if envelope.end:
-                if error := self._envelopes.end_error(envelope):
-                    raise self._named or STREAM_END.get(error.connect_code, TransferError)
+                check_end(self._envelopes, envelope, self._named, _WATCH_END)
                 continue
             try:
                 message = e2b.WatchDirResponse.model_validate_json(envelope.data)

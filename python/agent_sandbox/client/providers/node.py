@@ -47,6 +47,9 @@ _PASSED_ON = frozenset(
 )
 """All of our environment that Node sees. The SDK's own variables are not among them."""
 
+_NOT_FOUND = "Node was not found: install it, or say where it is in AGENT_SANDBOX_NODE."
+_NO_PROGRAM = "Node cannot be started: AGENT_SANDBOX_NODE names no program."
+
 _REASONS = {
     "missing": "The folder of AGENT_SANDBOX_NODE_PACKAGES has no node_modules with the package e2b:"
     " run `npm install e2b` there.",
@@ -79,14 +82,12 @@ class _Bridge(ChildService):
         self._settings = settings
 
     def _launch(self, listener: int, lifeline: int) -> subprocess.Popen[bytes]:
-        node = self._settings.node or shutil.which("node")
+        node = shutil.which(self._settings.node or "node")
         if node is None:
-            raise ConfigError(
-                reason="Node was not found: install it, or say where it is in AGENT_SANDBOX_NODE."
-            )
+            raise ConfigError(reason=_NO_PROGRAM if self._settings.node else _NOT_FOUND)
         try:
             return subprocess.Popen(  # noqa: S603 - the operator's Node and our own program
-                [node, str(_BRIDGE), str(listener)],
+                [os.path.abspath(node), str(_BRIDGE), str(listener)],
                 pass_fds=(listener,),
                 stdin=lifeline,
                 stdout=subprocess.PIPE,
@@ -96,9 +97,7 @@ class _Bridge(ChildService):
                 start_new_session=True,  # a Ctrl-C in the terminal is ours to handle
             )
         except OSError:
-            raise ConfigError(
-                reason="Node cannot be started: AGENT_SANDBOX_NODE names no program."
-            ) from None
+            raise ConfigError(reason=_NO_PROGRAM) from None
 
     def _spawn(self) -> str:
         path = super()._spawn()

@@ -9,11 +9,14 @@ processes  cgroup pids (v2, v1)        RLIMIT_NPROC, which counts inside the san
                                        user namespace (Linux 5.14)
 cpu        cgroup cpu (v2, v1)         a lower priority (nice 10)
 disk       RLIMIT_FSIZE for each file, and Express's watch over the sandbox's directory
+inotify    a bound of the sandbox's user namespace     nothing
 =========  ==========================  ==================================================
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import resource
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -21,6 +24,11 @@ from typing import Any, Literal
 Mechanism = Literal["cgroup2", "cgroup1", "rlimit+watch", "rlimit", "priority", "watch", "none"]
 
 GIB = 1_073_741_824
+
+_WATCH_SHARE = 8
+"""One sandbox may take this part of the inotify instances that the kernel gives to one user."""
+
+_WATCHED_FILES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +91,35 @@ def apply_resource_limits(pairs: list[tuple[int, int]]) -> None:
         hard = resource.getrlimit(kind)[1]
         value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(kind, (value, value))
+
+
+def bound_watches(settings: int) -> None:
+    """Bound what the sandbox takes of the inotify instances that all sandboxes and Express share.
+
+    The kernel counts them for the service's user; a bound of the user namespace, set with the
+    capabilities that entering it gave, holds this sandbox to its share. Where /proc/sys is
+    read-only, as in many containers, there is none.
+
+    Args:
+        settings: `/proc/sys` as it was seen before the namespaces were entered; closed here.
+            What lies below `user` in it is of the namespace of the process that looks.
+    """
+    try:
+        with contextlib.suppress(OSError, ValueError):
+            flags = os.O_RDONLY | os.O_CLOEXEC
+            given = os.open("fs/inotify/max_user_instances", flags, dir_fd=settings)
+            try:
+                instances = max(1, int(os.read(given, 32)) // _WATCH_SHARE)
+            finally:
+                os.close(given)
+            for name, most in (
+                ("user/max_inotify_instances", instances),
+                ("user/max_inotify_watches", _WATCHED_FILES),
+            ):
+                fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=settings)
+                try:
+                    os.write(fd, b"%d" % most)
+                finally:
+                    os.close(fd)
+    finally:
+        os.close(settings)

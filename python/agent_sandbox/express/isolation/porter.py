@@ -28,7 +28,7 @@ from agent_sandbox.express.isolation import (
     seccomp,
 )
 from agent_sandbox.express.isolation.bubblewrap import StartError, start_bubblewrap
-from agent_sandbox.express.isolation.limits import Limits, resource_limits
+from agent_sandbox.express.isolation.limits import Limits, bound_watches, resource_limits
 
 _END_MS = 5_000
 _WATCH_MS = 250
@@ -103,8 +103,10 @@ def _enter(sock: socket.socket, directory: int, request: dict[str, Any]) -> Port
     os.close(directory)
     first = os.pidfd_open(child)
     kernel.forbid_tracing()
+    settings = os.open("/proc/sys", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     kernel.enter_namespaces(first, _NAMESPACES | (0 if network else kernel.CLONE_NEWNET))
     os.chdir("/")
+    bound_watches(settings)
     kernel.drop_privileges()
     kernel.install_seccomp(seccomp.build_filter())
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

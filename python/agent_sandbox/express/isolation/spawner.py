@@ -13,6 +13,7 @@ import asyncio
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -178,7 +179,7 @@ class Spawner:
         pidfd = os.pidfd_open(self._process.pid)
         try:
             if not await wait_readable(pidfd, _STOP_TIMEOUT_S):
-                self._process.kill()
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         finally:
             os.close(pidfd)
         self._process.wait()

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from agent_sandbox.errors import ArgumentError, ProcessNotFoundError, SandboxUnavailableError
+from agent_sandbox.errors import (
+    ArgumentError,
+    ProcessNotFoundError,
+    SandboxUnavailableError,
+    ServiceBusyError,
+)
 from agent_sandbox.express.isolation import RunningSandbox
 from agent_sandbox.express.names import HOME, absolute_path
 from agent_sandbox.express.processes.command import Command
@@ -58,13 +63,14 @@ class Commands:
             PathError: E2002: the directory's path.
             FileMissingError: E4001: the program or the directory does not exist.
             FilePermissionError: E4002: it may not be run or entered.
-            SandboxUnavailableError: E5003: there are too many already.
+            ServiceBusyError: E5015: there are too many already.
+            SandboxUnavailableError: E5003: the sandbox has ended.
         """
         config = wanted.process
         if config is None or not config.cmd:
             raise ArgumentError
         if len(self._live) >= MAX_RUNNING:
-            raise SandboxUnavailableError
+            raise ServiceBusyError
         size = None
         if wanted.pty is not None:
             given = wanted.pty.size

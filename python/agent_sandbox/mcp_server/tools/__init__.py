@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from agent_sandbox.mcp_server.tool import SandboxTool
-from agent_sandbox.mcp_server.tools import binary, commands, listing, sandboxes, text
+from mcp.server.mcpserver.tools import Tool
 
-ALL_TOOLS: tuple[SandboxTool, ...] = (
+from agent_sandbox.mcp_server.tools import binary, commands, listing, sandboxes, text
+from agent_sandbox.mcp_server.transfers import tools as transfers
+
+ALL_TOOLS: tuple[Tool, ...] = (
     *sandboxes.TOOLS,
     *binary.TOOLS,
     *text.TOOLS,
     *listing.TOOLS,
     *commands.TOOLS,
+    *transfers.TOOLS,
 )

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 
 from agent_sandbox import Sandbox
-from agent_sandbox.errors import CommandTimeoutError
+from agent_sandbox.errors import AgentSandboxError, CommandTimeoutError
 from agent_sandbox.limits import (
     COMMAND_S,
     MAX_COMMAND_CHARS,
@@ -93,19 +93,24 @@ async def list_background_tasks(call: Call, _arguments: NoArguments) -> Fields:
 async def stop_background_task(call: Call, arguments: TaskArguments) -> Fields:
     """Kill a task with its process group and wait for its end."""
 
-    async def stop(sandbox: Sandbox, tag: str) -> tuple[bool, int | None]:
+    async def stop(sandbox: Sandbox, tag: str) -> tuple[bool, Fields]:
         killed = await sandbox.commands.kill(tag)
-        code = None
+        state: Fields = {"state": "running"}
         with anyio.move_on_after(_STOP_S):
-            code = (await sandbox.commands.wait(tag)).exit_code
-        return killed, code
+            try:
+                state = _state((await sandbox.commands.wait(tag)).exit_code)
+            except AgentSandboxError:
+                if not killed:
+                    raise
+                state = {"state": "ended"}  # and its sandbox with it
+        return killed, state
 
-    killed, code = await call.state.tasks.visit(call.use, arguments.task_id, stop)
+    killed, state = await call.state.tasks.visit(call.use, arguments.task_id, stop)
     return {
         "success": True,
         "task_id": arguments.task_id,
         "stopped": killed,
-        **_state(code),
+        **state,
         "sandbox_id": call.use.sandbox_id,
     }
 

@@ -18,6 +18,7 @@ from obstore.store import S3Store
 
 from agent_sandbox.errors import UploadOutcomeUnknownError, UploadStorageError
 from agent_sandbox.uploads.blobs import READ_BYTES
+from agent_sandbox.uploads.secrets import KeepsSecrets
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ class S3Reader:
         self._result = None
 
 
-class S3Blobs:
+class S3Blobs(KeepsSecrets):
     """Objects in a bucket that all replicas share.
 
     The bucket needs a lifecycle rule that drops incomplete multipart uploads after a day: a

@@ -46,6 +46,7 @@ class DownloadEndpoint:
                 raise UploadMethodError
             download = await self._claim(scope)
         except AgentSandboxError as error:
+            self._service.refused("get", error)
             await refuse(scope, receive, send, error, allow=_ALLOW, headers=cors)
         except Exception as error:  # noqa: BLE001  # an edge: outsiders see the fixed text
             _logger.error("a download failed with %s", type(error).__name__)

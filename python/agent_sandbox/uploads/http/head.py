@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MAX_HEAD_BYTES = 67_584
 """Longest head: a secret of 64 KiB still fits, and is then an ordinary wrong one."""
@@ -74,10 +74,10 @@ class Head:
     """
 
     method: str
-    path: bytes
-    query: bytes
+    path: bytes = field(repr=False)  # these three may hold what no log may hold
+    query: bytes = field(repr=False)
     http_version: str
-    headers: Headers
+    headers: Headers = field(repr=False)
     framing: Framing
     expects_continue: bool
     keep_alive: bool

@@ -114,6 +114,7 @@ class UploadEndpoint:
         error: AgentSandboxError,
         progress: _Progress,
     ) -> None:
+        self._service.refused("put", error)
         known = progress.state
         if known == "failed" and (isinstance(error, UploadBusyError) or type(error) is UploadError):
             known = None  # the store did not say how it ended

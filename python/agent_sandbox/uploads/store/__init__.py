@@ -146,6 +146,10 @@ class UploadStore(Protocol):
         """Return those object keys that a row refers to."""
         ...
 
+    async def count_states(self) -> dict[State, int]:
+        """Return how many rows are in each state that is in force; states of none are left out."""
+        ...
+
     async def now_unix_ms(self) -> int:
         """Return the database's clock."""
         ...

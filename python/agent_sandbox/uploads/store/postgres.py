@@ -7,20 +7,22 @@ of the session, so that any pooler may hand out another server between two trans
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import anyio
 import asyncpg  # type: ignore[import-untyped]  # it ships no types
 
-from agent_sandbox.errors import UploadBusyError, UploadOutcomeUnknownError
+from agent_sandbox.errors import ConfigError, UploadBusyError, UploadOutcomeUnknownError
 from agent_sandbox.uploads.endings import to_its_end
 from agent_sandbox.uploads.models import UploadSession
+from agent_sandbox.uploads.secrets import KeepsSecrets
 from agent_sandbox.uploads.store import NewSession
 from agent_sandbox.uploads.store.grouping import Groups
 from agent_sandbox.uploads.store.sql import Row, SqlStore, keys_json, session_from
@@ -86,8 +88,10 @@ async def _keep(connection: object) -> None:
     """Leave a returned connection as it is: nothing of ours outlives a transaction."""
 
 
-class PostgresStore(SqlStore):
+class PostgresStore(KeepsSecrets, SqlStore):
     """Sessions in a PostgreSQL database (12 or newer) that replicas share.
+
+    Every method raises `ConfigError` (E6000) where the DSN cannot be read.
 
     Args:
         dsn: `postgresql://...`; never logged.
@@ -192,8 +196,7 @@ class PostgresStore(SqlStore):
         # One trip for both, since all creations of a workspace queue for its lock.
         begin = "BEGIN" if lock is None else f"BEGIN; {_LOCK.format(_lock_key(lock))}"
         try:
-            pool = await self._opened()
-            async with pool.acquire(timeout=self._busy_timeout_s) as connection:
+            async with self._acquired() as connection:
                 try:
                     await connection.execute(begin)
                     rows = await steps(connection)
@@ -214,6 +217,18 @@ class PostgresStore(SqlStore):
             if not committed:
                 raise UploadBusyError from None
         return rows
+
+    @contextlib.asynccontextmanager
+    async def _acquired(self) -> AsyncIterator[Any]:
+        pool = await self._opened()
+        try:
+            connection = await pool.acquire(timeout=self._busy_timeout_s)
+        except ValueError:  # the DSN is read only now, and the text may repeat it
+            raise ConfigError("The address of the PostgreSQL database is no DSN.") from None
+        try:
+            yield connection
+        finally:
+            await pool.release(connection)
 
     async def _opened(self) -> asyncpg.Pool:
         async with self._opening:

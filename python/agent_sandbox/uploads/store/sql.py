@@ -194,6 +194,11 @@ class SqlStore(abc.ABC):
         rows = await self._run(statements.REMOVE_OLD, {"keep_ms": keep_ms})
         return [row["upload_id"] for row in rows]
 
+    async def count_states(self) -> dict[State, int]:
+        """Return how many rows are in each state that is in force."""
+        rows = await self._run(statements.COUNT_STATES, {}, write=False)
+        return {State(row["state"]): row["n"] for row in rows}
+
     async def now_unix_ms(self) -> int:
         """Return the database's clock."""
         rows = await self._run(statements.NOW, {}, write=False)

@@ -40,9 +40,9 @@ class _Job:
     """One statement that waits for its turn, then its rows or its error."""
 
     sql: str
-    values: dict[str, Any]
+    values: dict[str, Any] = dataclasses.field(repr=False)
     write: bool
-    rows: list[Row] | None = None
+    rows: list[Row] | None = dataclasses.field(default=None, repr=False)
     error: UploadError | None = None
 
 

@@ -13,11 +13,11 @@ _FRESH = "(state = 'pending' AND put_by_unix_ms > uploads_now_ms())"
 _USABLE = "(state = 'stored' AND use_by_unix_ms > uploads_now_ms())"
 
 # The state in force, so that no caller depends on how often the sweep runs.
-_COLUMNS = """upload_id, kind, workspace, credential_id, endpoint, filename, size_bytes, sha256,
- secret_hmac,
- CASE WHEN state = 'pending' AND put_by_unix_ms <= uploads_now_ms() THEN 'expired'
+_STATE = """CASE WHEN state = 'pending' AND put_by_unix_ms <= uploads_now_ms() THEN 'expired'
       WHEN state = 'stored' AND use_by_unix_ms <= uploads_now_ms() THEN 'expired'
-      ELSE state END AS state,
+      ELSE state END"""
+_COLUMNS = f"""upload_id, kind, workspace, credential_id, endpoint, filename, size_bytes, sha256,
+ secret_hmac, {_STATE} AS state,
  created_unix_ms, put_by_unix_ms, use_by_unix_ms, uploads_now_ms() AS now_unix_ms,
  attempt, object_key, receive_by_unix_ms, received_bytes, received_sha256, revoke_requested,
  CASE WHEN place_phase = 'open' AND place_lease_unix_ms <= uploads_now_ms() THEN 'unknown'
@@ -139,6 +139,10 @@ REMOVE_OLD: Final = f"""
 DELETE FROM upload_sessions WHERE state IN {_ENDS} AND object_key IS NULL
  AND created_unix_ms <= uploads_now_ms() - :keep_ms
 RETURNING upload_id"""  # noqa: S608
+
+COUNT_STATES: Final = f"""
+SELECT state, count(*) AS n FROM (SELECT {_STATE} AS state FROM upload_sessions) AS every
+GROUP BY state"""  # noqa: S608
 
 NOW: Final = "SELECT uploads_now_ms() AS n"
 

@@ -1,0 +1,120 @@
+"""`agent-sandbox put`: send a file to an upload session, for people and for agents with a shell."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from agent_sandbox.cli._arguments import Command, Usage
+from agent_sandbox.errors import EXIT_STATUS, AgentSandboxError
+
+SECRET_VARIABLE = "AGENT_SANDBOX_UPLOAD_SECRET"  # noqa: S105 - a name, no secret
+_LONGEST_SECRET = 4_096
+_BAR_WIDTH = 30
+
+_EXAMPLES = f"""\
+examples:
+  agent-sandbox put catalogue.xlsx https://files.example.com/uploads/ID
+      asks for the one-time code, which it does not show.
+  printf '%s' "$T" | agent-sandbox put catalogue.xlsx URL
+  {SECRET_VARIABLE}="$T" agent-sandbox put catalogue.xlsx URL
+      The code is the value of the Authorization header of create_upload_url. It is never an
+      argument, because others can read those.
+"""
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the file to send")
+    parser.add_argument("url", metavar="URL", help="the `url` of create_upload_url")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from agent_sandbox.uploads.put import put_file
+
+    secret = _secret()
+    bar = _Bar()
+    try:
+        result = asyncio.run(put_file(arguments.url, secret, arguments.file, progress=bar.show))
+    except AgentSandboxError as error:
+        bar.end()
+        print(f"agent-sandbox: {error.text}", file=sys.stderr)
+        print(f"next: {_advice(error)}", file=sys.stderr)
+        return EXIT_STATUS[error.category]
+    finally:
+        bar.end()
+    print(f"stored: {result.size_bytes} bytes, sha256 {result.sha256}")
+    print(f"next: tell your assistant that upload {result.upload_id} is there.", file=sys.stderr)
+    return 0
+
+
+def _secret() -> str:
+    """Return the one-time code from the environment, a question, or standard input."""
+    given = os.environ.get(SECRET_VARIABLE)
+    if given is None and sys.stdin is not None and sys.stdin.isatty():
+        import getpass
+
+        given = getpass.getpass("one-time code: ")
+    elif given is None and sys.stdin is not None:
+        given = sys.stdin.read(_LONGEST_SECRET)
+    secret = (given or "").strip()
+    if not secret:
+        raise Usage(
+            "agent-sandbox put",
+            f"the one-time code is missing: on standard input or as {SECRET_VARIABLE}",
+        )
+    return secret
+
+
+def _advice(error: AgentSandboxError) -> str:
+    from agent_sandbox.uploads.guidance import NEXT_STEP
+
+    return _OWN_ADVICE.get(error.code) or NEXT_STEP.get(
+        error.code, "Ask your assistant to look with get_upload before you try again."
+    )
+
+
+_OWN_ADVICE = {
+    "E2001": "Copy `url` and the whole code again; plain http is for this machine itself only.",
+    "E2005": "The file is not the declared one, or changed meanwhile: ask for a new session.",
+    "E4004": "Name one regular file; pack a folder first.",
+    "E4007": "The server was not reached, and the code still works: check the network and the URL,"
+    " then try again.",
+    "E4008": "The server did not answer, and the code still works: try again.",
+    "E7011": "Do not send again. Ask your assistant to look with get_upload: the file may have"
+    " arrived.",
+}
+"""What a person does next; for the other codes what agents are told is right for people, too."""
+
+
+class _Bar:
+    """A line of progress on a terminal; silent elsewhere."""
+
+    def __init__(self) -> None:
+        self._shown = False
+        self._tenths = -1
+        self._terminal = sys.stderr.isatty()
+
+    def show(self, done: int, total: int) -> None:
+        """Draw the bar, at most a thousand times."""
+        tenths = 1000 * done // total if total else 1000
+        if not self._terminal or tenths == self._tenths:
+            return
+        self._tenths = tenths
+        filled = _BAR_WIDTH * tenths // 1000
+        line = "#" * filled + "." * (_BAR_WIDTH - filled)
+        mib = f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB"
+        print(f"\r[{line}] {tenths // 10:3d} %  {mib}", end="", file=sys.stderr, flush=True)
+        self._shown = True
+
+    def end(self) -> None:
+        """End the line."""
+        if self._shown:
+            print(file=sys.stderr)
+            self._shown = False
+
+
+PUT = Command("put", "send a file to an upload session", _EXAMPLES, _add, _run)

@@ -1,0 +1,39 @@
+"""The routes of upload sessions on this server's own HTTP."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from starlette.types import Receive, Scope, Send
+
+from agent_sandbox.errors import UploadBusyError, UploadError
+from agent_sandbox.mcp_server.logs import log_unexpected
+from agent_sandbox.mcp_server.transfers.uploads import Uploads
+from agent_sandbox.uploads.http.answers import refuse
+
+
+class TransferRoutes:
+    """Serves transfers with the service of the running server, which opens on first need.
+
+    Attributes:
+        uploads: Set when the server's state is open.
+    """
+
+    PATHS: ClassVar = ("/uploads/{rest:path}", "/downloads/{rest:path}", "/llms.txt")
+
+    def __init__(self) -> None:
+        self.uploads: Uploads | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        try:
+            if self.uploads is None:
+                raise UploadBusyError
+            app = await self.uploads.app()
+        except Exception as error:  # noqa: BLE001 - an edge: outsiders see a fixed text
+            refusal = error if isinstance(error, UploadError) else UploadError()
+            if refusal is not error:
+                log_unexpected("opening the uploads", error)
+            await refuse(scope, receive, send, refusal)
+            return
+        await app(scope, receive, send)

@@ -1,0 +1,186 @@
+"""The upload service of one running server: opened on first need, ended with the server."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from anyio.to_thread import run_sync
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from agent_sandbox.errors import ConfigError, UploadError
+from agent_sandbox.mcp_server.logs import log_unexpected
+from agent_sandbox.mcp_server.sockets import base_url, listening_socket
+from agent_sandbox.mcp_server.transfers.directories import (
+    Locked,
+    own_directory,
+    process_directory,
+    shared_directory,
+)
+from agent_sandbox.mcp_server.transfers.listener import listening
+from agent_sandbox.mcp_server.transfers.settings import TransferSettings, default_directory
+from agent_sandbox.uploads.http import upload_routes
+from agent_sandbox.uploads.models import Principal
+from agent_sandbox.uploads.service import UploadService
+
+_log = logging.getLogger(__name__)
+
+_KEPT_ATTEMPTS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """How a server with HTTP of its own serves the routes.
+
+    Attributes:
+        public_url: Where they are reached, unless the settings say something else.
+        admits: Says whether a credential still stands; None where nobody is asked for one.
+    """
+
+    public_url: str
+    admits: Callable[[str], bool] | None = None
+
+
+class Uploads:
+    """Upload sessions for the tools of one server. Not thread-safe.
+
+    Nothing is made before the first use: no directory, no database, no socket.
+
+    Attributes:
+        process: The principal of calls over STDIO, new for each process.
+        placing_in: Which sandbox an attempt of placing went to, by upload id, for those that
+            named none; kept until the outcome is known.
+
+    Args:
+        settings: How and where.
+        tasks: Runs the service; it must outlive this object's use.
+        served: By whom the routes are served already; None opens a listener of its own.
+    """
+
+    def __init__(
+        self, settings: TransferSettings, tasks: TaskGroup, served: Served | None = None
+    ) -> None:
+        identity = f"process:{secrets.token_hex(16)}"
+        self.process = Principal(identity, identity)
+        self.placing_in: OrderedDict[str, str] = OrderedDict()
+        self._settings = settings
+        self._tasks = tasks
+        self._served = served
+        self._opening = anyio.Lock()
+        self._opened: tuple[UploadService, ASGIApp] | None = None
+        self._end = anyio.Event()
+        self._ended = anyio.Event()
+
+    async def service(self) -> UploadService:
+        """Return the running service.
+
+        Raises:
+            ConfigError: E6000, the settings cannot work on this machine.
+            UploadError: The database or the storage cannot be opened.
+        """
+        return (await self._open())[0]
+
+    async def app(self) -> ASGIApp:
+        """Return the application that serves uploads, downloads and `/llms.txt`."""
+        return (await self._open())[1]
+
+    def note_attempt(self, upload_id: str, sandbox_id: str) -> None:
+        """Remember where an attempt of placing went."""
+        self.placing_in[upload_id] = sandbox_id
+        while len(self.placing_in) > _KEPT_ATTEMPTS:
+            self.placing_in.popitem(last=False)
+
+    async def end(self, timeout_s: float) -> None:
+        """End the service; what is under way is written down, in that time."""
+        self._end.set()
+        if self._opened is not None:
+            with anyio.move_on_after(timeout_s):
+                await self._ended.wait()
+
+    async def _open(self) -> tuple[UploadService, ASGIApp]:
+        if self._opened is None:
+            async with self._opening:
+                if self._opened is None:
+                    # In a task of the server's: the service outlives the call that needs it first.
+                    self._opened = await self._tasks.start(self._run)
+        return self._opened
+
+    async def _run(self, *, task_status: TaskStatus[tuple[UploadService, ASGIApp]]) -> None:
+        self._ended = anyio.Event()
+        try:
+            async with self._running() as opened, anyio.create_task_group() as upkeep:
+                upkeep.start_soon(_keep_up, opened[0])
+                task_status.started(opened)
+                await self._end.wait()
+                upkeep.cancel_scope.cancel()
+        except OSError as error:
+            _log.error("uploads cannot start (%s)", type(error).__name__)
+            raise ConfigError(reason="Uploads cannot use their directory or address.") from None
+        finally:
+            self._ended.set()
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[tuple[UploadService, ASGIApp]]:
+        settings = self._settings
+        async with AsyncExitStack() as stack:
+            locked = await self._directory(stack)
+            directory = None if locked is None else locked.path
+            listener = None
+            admits = None
+            if self._served is not None:
+                url, admits = self._served.public_url, self._served.admits
+            else:
+                listener = listening_socket(settings.host, settings.port)
+                stack.callback(listener.close)
+                url = base_url(listener)
+            config = settings.service_config(url, directory)
+            store = settings.open_store(directory)
+            stack.push_async_callback(store.close)
+            await store.migrate()
+            blobs = settings.open_blobs(directory)
+            service = UploadService(config, store, blobs, admits=admits)
+            if locked is not None:
+                await service.recover(abandon_all=locked.alone and settings.database is None)
+                locked.share()
+            app = Starlette(routes=upload_routes(service))
+            if listener is not None:
+                await stack.enter_async_context(listening(app, config, listener))
+            stack.push_async_callback(self._revoke_own, service)
+            yield service, app
+
+    async def _directory(self, stack: AsyncExitStack) -> Locked | None:
+        settings = self._settings
+        if settings.directory is not None:
+            opening = shared_directory(Path(settings.directory))
+        elif settings.bucket is not None:  # and a database: the settings say so
+            return None
+        elif self._served is not None:
+            own_directory(default_directory())
+            opening = shared_directory(default_directory() / "server")
+        else:
+            opening = process_directory(default_directory())
+        locked = await run_sync(opening.__enter__)  # it may wait for a lock
+        stack.push(opening)
+        return locked
+
+    async def _revoke_own(self, service: UploadService) -> None:
+        """Kill the unused secrets of this process, whose principal ends with it."""
+        try:
+            await service.revoke_principal(self.process.credential_id)
+        except UploadError as error:
+            _log.warning("the sessions of this process are left to expire (%s)", error.code)
+
+
+async def _keep_up(service: UploadService) -> None:
+    try:
+        await service.run_upkeep()
+    except Exception as error:  # noqa: BLE001 - the server lives on without its sweeper
+        log_unexpected("the upkeep of uploads", error)

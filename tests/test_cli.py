@@ -199,7 +199,7 @@ def test_a_port_that_is_taken_is_one_line(service: list[str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "extra", "says"),
     [
-        ((), {"AGENT_SANDBOX_PROVIDER": "x"}, "The provider is one of: local, express."),
+        ((), {"AGENT_SANDBOX_PROVIDER": "x"}, "The provider is one of: local,"),
         (("--isolation", "none"), {"AGENT_SANDBOX_API_URL": "http://a"}, "the other service runs"),
         (("--allow-network",), {"AGENT_SANDBOX_API_URL": "http://a"}, "the other service runs"),
     ],

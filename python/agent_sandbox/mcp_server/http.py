@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.auth.protection import Protection
 from agent_sandbox.mcp_server.config import McpConfig
@@ -58,7 +57,7 @@ def build_http_app(config: McpConfig, public_url: str) -> Starlette:
         async with open_state(config, served=served) as state:
             transfers.uploads = state.uploads
             if config.transfers.is_shared:  # sessions wait there; and a mistake shows at once
-                await state.uploads.service()
+                await transfers.open()
             yield state
 
     server = build_server(config, open_state_=opened)
@@ -82,15 +81,12 @@ def build_http_app(config: McpConfig, public_url: str) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        try:
-            async with AsyncExitStack() as stack:
-                await stack.enter_async_context(manager.run())
-                if protection is not None:
-                    await stack.enter_async_context(protection.watching())
-                yield
-        except AgentSandboxError as error:
-            app.state.failed = error
-            raise
+        app.state.transfers = transfers
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(manager.run())
+            if protection is not None:
+                await stack.enter_async_context(protection.watching())
+            yield
 
     return Starlette(
         routes=[
@@ -152,7 +148,10 @@ async def serve_http(config: McpConfig, listener: socket.socket) -> None:
             timeout_graceful_shutdown=2,
         )
     )
-    await server.serve(sockets=[listener])
-    failed = getattr(app.state, "failed", None)
-    if isinstance(failed, AgentSandboxError):
-        raise failed
+    try:
+        await server.serve(sockets=[listener])
+    except SystemExit:  # uvicorn ends the process where an application does not start
+        transfers: TransferRoutes = app.state.transfers
+        if transfers.failed is not None:
+            raise transfers.failed from None
+        raise

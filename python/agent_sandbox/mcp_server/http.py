@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 
 import uvicorn
@@ -126,6 +127,22 @@ def _own_name(config: McpConfig) -> tuple[str, ...]:
     return (f"{host}:*",)
 
 
+class _Server(uvicorn.Server):
+    """uvicorn, whose orderly end is the end of `serve`.
+
+    Its own way raises the signal again afterwards, which ends the process without the interpreter's
+    exit: the embedded service's directory would stay.
+    """
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take SIGINT and SIGTERM through the loop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        yield
+
+
 async def serve_http(config: McpConfig, listener: socket.socket) -> None:
     """Serve until the process is told to stop (SIGINT, SIGTERM), then end every scope.
 
@@ -134,7 +151,7 @@ async def serve_http(config: McpConfig, listener: socket.socket) -> None:
     """
     asyncio.get_running_loop().set_exception_handler(log_loop_error)
     app = build_http_app(config, base_url(listener))
-    server = uvicorn.Server(
+    server = _Server(
         uvicorn.Config(
             app,
             # Transfers need what h11 lets through; for the tools it is as good.

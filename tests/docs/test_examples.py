@@ -47,6 +47,11 @@ def test_a_python_example_runs_as_it_stands(source: str, tmp_path: Path) -> None
 def test_a_json_example_is_json_and_a_client_configuration_starts_our_command(source: str) -> None:
     value = json.loads(source)
     for server in (value.get("mcpServers") or value.get("servers") or {}).values():
+        if "url" in server:
+            assert server["url"] == "https://mcp.example.com/mcp"
+            # The token stands in the environment, not in a file that people share.
+            assert re.fullmatch(r"Bearer \$\{\S+\}", server["headers"]["Authorization"])
+            continue
         assert server["command"] == "/path/to/agent-sandbox"
         assert cli.build_parser().parse_args(server["args"]).command == "mcp"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -18,6 +19,7 @@ import pytest
 import agent_sandbox
 from agent_sandbox import cli
 from agent_sandbox.errors import EXIT_STATUS, TABLE, AgentSandboxError, Base64Error, SizeLimitError
+from agent_sandbox.mcp_server.auth.tokens import StaticTokens
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -43,6 +45,30 @@ MISTAKES = [
     (["mcp", "--transport", "http", "--host", "0.0.0.0"], "or say --insecure"),
     (["mcp", "--transport", "http", "--host", "::"], "or say --insecure"),
     (["mcp", "--transport", "http", "--host", "example.com"], "or say --insecure"),
+    (["mcp", "--token-file", "x"], "--token-file needs --transport http"),
+    (["mcp", "--oauth-scope", "x"], "--oauth-scope needs --transport http"),
+    (["mcp", "--transport", "http", "--token-file", "/nothing"], "token file cannot be read"),
+    (
+        ["mcp", "--transport", "http", "--oauth-issuer", "https://a.example"],
+        "OAuth needs --oauth-jwks-url, too",
+    ),
+    (
+        [
+            "mcp",
+            "--transport",
+            "http",
+            "--oauth-issuer",
+            "http://a.example",
+            "--oauth-jwks-url",
+            "https://a.example/k",
+            "--oauth-resource",
+            "https://b.example/mcp",
+        ],
+        "The issuer must be an https URL",
+    ),
+    (["token"], "the following arguments are required"),
+    (["token", "old", "x"], "invalid choice: 'old'"),
+    (["token", "new", "x\ny"], "A token's name is 1 to 64 printable characters."),
     (["mcp", "--ttl", "0"], "a whole number of seconds from 1 to 86400"),
     (["mcp", "--ttl", "-5"], "argument --ttl"),
     (["mcp", "--ttl", "86401"], "a whole number of seconds from 1 to 86400"),
@@ -268,3 +294,13 @@ def test_serve_says_where_it_listens_and_ends_quietly_on_a_signal(
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+\n", first)
     assert "Traceback" not in rest
     assert process.returncode == 0
+
+
+def test_a_new_token_is_printed_once_with_the_line_that_lets_it_in() -> None:
+    done = command("token", "new", "my laptop")
+    assert (done.returncode, done.stderr) == (0, "")
+    _, token, _, line = (text.strip() for text in done.stdout.splitlines())
+    assert StaticTokens(None, line).find(token) == line.split()[0]
+    assert line.endswith(" my laptop")
+    made = json.loads(command("token", "new", "x", "--json").stdout)
+    assert StaticTokens(None, made["line"]).find(made["token"]) == made["id"]

@@ -47,6 +47,8 @@ LIES = {
     "NUL": {"name": "a\0b", "path": "/d/a\0b"},
     "too deep": {"path": "/d/x/a"},
     "negative size": {"size": -5},
+    "size is true": {"size": True},
+    "mode is true": {"mode": True},
     "size of 2^63": {"size": str(2**63)},
     "size of 4,000 digits": {"size": "9" * 4000},
     "time before the year 1": {"modifiedTime": "0001-01-01T00:00:00+14:00"},

@@ -199,13 +199,14 @@ async def test_a_command_runs_and_tells_everything(sandbox: Any) -> None:
 async def test_a_cancelled_command_is_killed(provider: NodeProvider) -> None:
     async with agent_sandbox.SandboxClient(provider=provider) as client:
         sandbox = await client.create()
-        command = asyncio.create_task(sandbox.commands.run("touch /tmp/on; exec sleep 4242"))
+        line = "touch /tmp/on; exec sleep 4242"
+        command = asyncio.create_task(sandbox.commands.run(line, timeout_s=None))
         started = "until [ -e /tmp/on ]; do sleep 0.05; done"
         assert (await sandbox.commands.run(started)).exit_code == 0
         command.cancel()
         await asyncio.gather(command, return_exceptions=True)
         ended = "while pgrep -f '[s]leep 4242'; do sleep 0.05; done"
-        assert (await sandbox.commands.run(ended)).exit_code == 0
+        assert (await sandbox.commands.run(ended, timeout_s=30)).exit_code == 0
         await sandbox.kill()
 
 

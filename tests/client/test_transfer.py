@@ -30,6 +30,7 @@ from agent_sandbox.models import (
     TransferError,
     TransferTimeoutError,
     UploadTimeoutError,
+    WatchLimitError,
 )
 from agent_sandbox.wire import connect as wire
 
@@ -274,12 +275,16 @@ NAMED = wire.encode_end(wire.ErrorBody(code="unknown"), {"Agent-Sandbox-Error": 
     ("body", "expected"),
     [
         (_stream(b'{"start":{}}', EVENT, end=GONE), FileMissingError),
-        (_stream(b'{"start":{}}', EVENT, end=FULL), SandboxUnavailableError),
+        (_stream(b'{"start":{}}', EVENT, end=FULL), WatchLimitError),
         (_stream(b'{"start":{}}', EVENT, end=NAMED), FilePermissionError),
         (_stream(b'{"start":{}}', EVENT), TransferError),
         (_stream(b"no json"), TransferError),
         (chunked(b"\x01\x00\x00\x00\x01x"), TransferError),
         (chunked(b"\x00\xff\xff\xff\xff"), TransferError),
+        (
+            answer(b"", status=b"429 x", headers=b"agent-sandbox-error: E5014\r\n"),
+            WatchLimitError,
+        ),
         (
             answer(b"", status=b"404 x", headers=b"agent-sandbox-error: E5001\r\n"),
             SandboxNotFoundError,
@@ -293,6 +298,7 @@ NAMED = wire.encode_end(wire.ErrorBody(code="unknown"), {"Agent-Sandbox-Error": 
         "no json",
         "compressed",
         "huge",
+        "refused by its code",
         "refused",
     ],
 )  # fmt: skip

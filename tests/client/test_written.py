@@ -60,6 +60,7 @@ async def test_a_success_before_everything_was_sent_is_a_broken_transfer(
         written(0),
         written(-3),
         written("three"),
+        written(True),
         written(3, count=0),
         written(3, count=2),
         answer(b""),
@@ -70,8 +71,8 @@ async def test_a_success_before_everything_was_sent_is_a_broken_transfer(
         answer(json.dumps([{"name": "f", "path": "/f"}]).encode(), status=b"202 Accepted"),
     ],
     ids=[
-        "short", "long", "nothing", "negative", "a word", "no file", "two files", "empty", "html",
-        "object", "deep", "endless", "accepted",
+        "short", "long", "nothing", "negative", "a word", "true", "no file", "two files", "empty",
+        "html", "object", "deep", "endless", "accepted",
     ],
 )  # fmt: skip
 async def test_an_answer_that_does_not_confirm_the_write_is_a_broken_transfer(

@@ -53,7 +53,12 @@ def test_a_json_example_is_json_and_a_client_configuration_starts_our_command(so
     value = json.loads(source)
     for server in (value.get("mcpServers") or value.get("servers") or {}).values():
         if "url" in server:
-            assert server == {"url": URL} or server == {"type": "http", "url": URL}
+            if server["url"] == URL:
+                assert server in ({"url": URL}, {"type": "http", "url": URL})
+                continue
+            assert server["url"] == "https://mcp.example.com/mcp"
+            # The token stands in the environment, not in a file that people share.
+            assert re.fullmatch(r"Bearer \$\{\S+\}", server["headers"]["Authorization"])
             continue
         assert server["command"] == "/path/to/agent-sandbox"
         assert cli.build_parser().parse_args(server["args"]).command == "mcp"
@@ -77,7 +82,7 @@ def test_a_shell_example_names_targets_and_arguments_that_exist(source: str) -> 
             assert command in {"", "claude", "pip", "git", "cd"}, f"nothing tests: {line}"
 
 
-@pytest.mark.parametrize("source", examples("bash"))
+@pytest.mark.parametrize("source", [e for e in examples("bash") if f"MCP={URL}" in e.values[0]])
 def test_the_recipe_for_curl_uploads_and_downloads_as_it_stands(source: str) -> None:
     with http_server() as server:
         assert source.count(URL) == 1

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import socket
 
-import httpx2
 import psutil
 import pytest
-from tests.support.express import Box, Service, settled, wait_until
-
-
-def connect(service: Service) -> socket.socket:
-    if hasattr(service, "socket_path"):
-        peer = socket.socket(socket.AF_UNIX)
-        peer.connect(str(service.socket_path))
-    else:
-        url = httpx2.URL(service.url)
-        peer = socket.create_connection((url.host, url.port or 80))
-    peer.settimeout(10)
-    return peer
+from tests.support.express import Box, Service, raw_socket, settled, wait_until
 
 
 def head(box: Box, line: str, *more: str) -> bytes:
@@ -51,7 +39,7 @@ def read_answer(peer: socket.socket) -> tuple[int, bytes]:
     ],
 )
 def test_what_is_no_http_is_400_and_closed(express: Service, request_bytes: bytes) -> None:
-    with connect(express) as peer:
+    with raw_socket(express) as peer:
         peer.sendall(request_bytes)
         assert peer.recv(65_536).startswith(b"HTTP/1.1 400 ")
         while peer.recv(65_536):
@@ -64,7 +52,7 @@ def test_an_upload_that_breaks_off_changes_nothing(express: Service, box: Box, s
     box.put("/tmp/a", b"old")
     root = express.root_of(box)
     inode = (root / "tmp/a").stat().st_ino
-    with connect(express) as peer:
+    with raw_socket(express) as peer:
         peer.sendall(head(box, "POST /files?path=/tmp/a", "content-length: 3000000") + sent)
         peer.shutdown(socket.SHUT_WR)
         while peer.recv(65_536):
@@ -77,7 +65,7 @@ def test_an_upload_that_breaks_off_changes_nothing(express: Service, box: Box, s
 
 def test_a_broken_chunk_changes_nothing(express: Service, box: Box) -> None:
     box.put("/tmp/a", b"old")
-    with connect(express) as peer:
+    with raw_socket(express) as peer:
         lines = head(box, "POST /files?path=/tmp/a", "transfer-encoding: chunked")
         peer.sendall(lines + b"3\r\nnew\r\nXX\r\n")
         while peer.recv(65_536):
@@ -86,7 +74,7 @@ def test_a_broken_chunk_changes_nothing(express: Service, box: Box) -> None:
 
 
 def test_a_refused_upload_leaves_the_connection_usable(express: Service, box: Box) -> None:
-    with connect(express) as peer:
+    with raw_socket(express) as peer:
         body = b"x" * 300_000
         refused = head(box, "POST /files?path=/../a", f"content-length: {len(body)}")
         peer.sendall(refused + body)
@@ -98,7 +86,7 @@ def test_a_refused_upload_leaves_the_connection_usable(express: Service, box: Bo
 
 
 def test_a_refusal_comes_before_the_body_is_asked_for(express: Service, box: Box) -> None:
-    with connect(express) as peer:
+    with raw_socket(express) as peer:
         lines = head(box, "POST /files?path=/../a", "content-length: 5", "expect: 100-continue")
         peer.sendall(lines)
         assert read_answer(peer)[0] == 400
@@ -107,7 +95,7 @@ def test_a_refusal_comes_before_the_body_is_asked_for(express: Service, box: Box
 def test_requests_in_one_write_are_answered_in_order(express: Service, box: Box) -> None:
     box.put("/1", b"one")
     box.put("/2", b"two")
-    with connect(express) as peer:
+    with raw_socket(express) as peer:
         peer.sendall(head(box, "GET /files?path=/1") + head(box, "GET /files?path=/2"))
         answers = b""
         while answers.count(b"HTTP/1.1 200") < 2 or not answers.endswith(b"two"):
@@ -149,7 +137,7 @@ def test_a_wrong_route_or_method_has_a_fixed_answer(
 def test_a_reader_that_leaves_costs_nothing(express: Service, box: Box) -> None:
     box.put("/big", bytes(20_000_000))
     for _ in range(10):
-        with connect(express) as peer:
+        with raw_socket(express) as peer:
             peer.sendall(head(box, "GET /files?path=/big"))
             assert peer.recv(1_000)
     assert box.get("/etc/group").status_code == 200
@@ -164,7 +152,7 @@ def test_a_reader_that_stops_gets_no_more_than_buffers_hold_and_then_the_rest(
         file.truncate(size)
     process = psutil.Process(express.process.pid)
     before = settled(lambda: process.memory_info().rss // 2**20)
-    with connect(express) as peer:
+    with raw_socket(express) as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         peer.sendall(head(box, "GET /files?path=/sparse"))
         received = len(peer.recv(1_000))

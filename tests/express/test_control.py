@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.support.express import Box, Service, environment, served, wait_until
+from tests.support.express import Box, Service, environment, raw_socket, served, wait_until
 
 from agent_sandbox.express.upload import BATCH_BYTES
 
@@ -111,13 +111,7 @@ def test_a_sandbox_ends_with_its_life(express: Service) -> None:
 
 def half_an_upload(service: Service, box: Box, path: str, size: int = 2) -> socket.socket:
     """Begin an upload of `size` bytes and send one."""
-    if hasattr(service, "socket_path"):
-        peer = socket.socket(socket.AF_UNIX)
-        peer.connect(str(service.socket_path))
-    else:
-        url = httpx2.URL(service.url)
-        peer = socket.create_connection((url.host, url.port or 80))
-    peer.settimeout(20)
+    peer = raw_socket(service)
     lines = [f"POST /files?path={path} HTTP/1.1", "host: localhost", f"content-length: {size}"]
     lines += [f"{name}: {value}" for name, value in box.headers.items()]
     peer.sendall("\r\n".join([*lines, "", "1"]).encode())

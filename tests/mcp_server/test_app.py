@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,8 @@ from agent_sandbox.client.settings import Settings
 from agent_sandbox.errors import ConfigError
 from agent_sandbox.mcp_server import app
 from agent_sandbox.mcp_server.app import run_http, run_stdio
+from agent_sandbox.mcp_server.auth.settings import OAuthConfig
+from agent_sandbox.mcp_server.auth.tokens import make_token
 from agent_sandbox.mcp_server.config import McpConfig, is_loopback
 
 
@@ -21,6 +24,29 @@ from agent_sandbox.mcp_server.config import McpConfig, is_loopback
 def test_an_address_that_others_reach_is_refused_without_credentials(host: str) -> None:
     with pytest.raises(ConfigError):
         run_http(McpConfig(host=host, port=0))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.com"])
+def test_with_credentials_any_address_will_do(host: str, tmp_path: Path) -> None:
+    made = make_token("one")
+    (tmp_path / "tokens").write_text(made.line)
+    McpConfig(host=host, token_file=tmp_path / "tokens").check_exposure()
+    oauth = OAuthConfig(
+        issuer="https://a.example",
+        jwks_url="https://a.example/keys",
+        resource="https://b.example/mcp",
+    )
+    McpConfig(host=host, oauth=oauth).check_exposure()
+    McpConfig(host=host, insecure=True).check_exposure()
+    (tmp_path / "tokens").write_text("")
+    for config in (McpConfig(host=host), McpConfig(host=host, token_file=tmp_path / "tokens")):
+        with pytest.raises(ConfigError):
+            config.check_exposure()
+
+
+def test_credentials_that_cannot_be_used_are_refused_on_loopback_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        run_http(McpConfig(port=0, token_file=tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])

@@ -22,6 +22,7 @@ from agent_sandbox.errors import (
     SizeLimitError,
 )
 from agent_sandbox.limits import MAX_ENCODED_CHARS, MAX_FILE_BYTES
+from agent_sandbox.mcp_server.tools._words import LARGER_FILES_IN
 
 if TYPE_CHECKING:
     from tests.mcp_server.conftest import Caller
@@ -145,9 +146,12 @@ async def test_a_bad_upload_fails_with_its_fixed_text_and_changes_nothing(
     good = {"path": "/tmp/kept.bin", "content_base64": "AP8="}
     result = await call("upload_file", **{**good, **arguments})
     assert result.is_error
+    larger = {SizeLimitError: LARGER_FILES_IN["E3001"], DeclarationError: LARGER_FILES_IN["E2005"]}
+    next_step = {"next_step": larger[error]} if error in larger else {}
     assert result.structured_content == {
         "error": error.text,
         "error_category": error.category,
+        **next_step,
     }
     assert json.loads(result.content[0].text) == result.structured_content  # type: ignore[union-attr]
     down = await call.fields("download_file", path="/tmp/kept.bin")

@@ -311,6 +311,25 @@ async def test_a_signal_ends_the_process_in_order(how: signal.Signals) -> None:
         assert await asyncio.wait_for(it.process.wait(), WAIT_S) == 0
 
 
+SLOW_TO_TAKE_APART = """
+import builtins, time
+from agent_sandbox.mcp_server.app import McpConfig, run_stdio
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(60)
+
+builtins.slow = Slow()
+run_stdio(McpConfig())
+"""
+
+
+async def test_nobody_waits_for_the_interpreter_to_be_taken_apart() -> None:
+    async with pipe(command=[sys.executable, "-c", SLOW_TO_TAKE_APART]) as it:
+        assert (await it.ask(PING % b"1"))["id"] == 1
+        assert await it.close_input() < WAIT_S
+
+
 async def test_a_client_that_stops_reading_does_not_stop_the_end(express: Service) -> None:
     text = "x" * MAX_FILE_BYTES
     async with pipe() as it:

@@ -227,6 +227,18 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
                 process.stdout.close()
 
 
+def raw_socket(service: Service) -> socket.socket:
+    """Return a connection to a service, for bytes that no client sends."""
+    if isinstance(service, Child):
+        peer = socket.socket(socket.AF_UNIX)
+        peer.connect(str(service.socket_path))
+    else:
+        url = httpx2.URL(service.url)
+        peer = socket.create_connection((url.host, url.port or 80))
+    peer.settimeout(END_TIMEOUT_S)
+    return peer
+
+
 def log_lines(text: str) -> list[dict[str, Any]]:
     """Return the service's log lines; a line that is no JSON fails."""
     return [json.loads(line) for line in text.splitlines()]

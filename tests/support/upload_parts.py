@@ -311,13 +311,14 @@ class BlobFaults:
     """A blob store that fails as a test says, and else passes on.
 
     Attributes:
+        real: What it passes on to.
         away: Every question about an object fails.
         commit: Raised by the next commits; after the object was published if `late`.
         deletes: Whether deleting works.
     """
 
     def __init__(self, blobs: BlobStore) -> None:
-        self._blobs = blobs
+        self._blobs = self.real = blobs
         self.away = False
         self.commit: Exception | None = None
         self.late = False

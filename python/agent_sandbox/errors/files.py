@@ -51,9 +51,6 @@ class FileSizeLimitError(
         limit: The bound, in bytes.
     """
 
-    def __init__(self, limit: int) -> None:
-        SizeLimitError.__init__(self, limit)
-
 
 class FileKindError(
     FileOperationError,

@@ -229,9 +229,6 @@ class UploadSizeError(
         limit: The cap, in bytes.
     """
 
-    def __init__(self, limit: int) -> None:
-        SizeLimitError.__init__(self, limit)
-
 
 class UploadBodyError(
     UploadError,

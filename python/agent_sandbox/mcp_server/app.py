@@ -146,5 +146,4 @@ def run_http(config: McpConfig) -> None:
             file=sys.stderr,
             flush=True,
         )
-        with suppress(KeyboardInterrupt):  # uvicorn raises it again after its orderly end
-            asyncio.run(serve_http(config, listener))
+        asyncio.run(serve_http(config, listener))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 
 import uvicorn
@@ -18,7 +19,6 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.auth.protection import Protection
 from agent_sandbox.mcp_server.config import McpConfig
@@ -58,7 +58,7 @@ def build_http_app(config: McpConfig, public_url: str) -> Starlette:
         async with open_state(config, served=served) as state:
             transfers.uploads = state.uploads
             if config.transfers.is_shared:  # sessions wait there; and a mistake shows at once
-                await state.uploads.service()
+                await transfers.open()
             yield state
 
     server = build_server(config, open_state_=opened)
@@ -82,15 +82,12 @@ def build_http_app(config: McpConfig, public_url: str) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        try:
-            async with AsyncExitStack() as stack:
-                await stack.enter_async_context(manager.run())
-                if protection is not None:
-                    await stack.enter_async_context(protection.watching())
-                yield
-        except AgentSandboxError as error:
-            app.state.failed = error
-            raise
+        app.state.transfers = transfers
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(manager.run())
+            if protection is not None:
+                await stack.enter_async_context(protection.watching())
+            yield
 
     return Starlette(
         routes=[
@@ -130,6 +127,22 @@ def _own_name(config: McpConfig) -> tuple[str, ...]:
     return (f"{host}:*",)
 
 
+class _Server(uvicorn.Server):
+    """uvicorn, whose orderly end is the end of `serve`.
+
+    Its own way raises the signal again afterwards, which ends the process without the interpreter's
+    exit: the embedded service's directory would stay.
+    """
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take SIGINT and SIGTERM through the loop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        yield
+
+
 async def serve_http(config: McpConfig, listener: socket.socket) -> None:
     """Serve until the process is told to stop (SIGINT, SIGTERM), then end every scope.
 
@@ -138,7 +151,7 @@ async def serve_http(config: McpConfig, listener: socket.socket) -> None:
     """
     asyncio.get_running_loop().set_exception_handler(log_loop_error)
     app = build_http_app(config, base_url(listener))
-    server = uvicorn.Server(
+    server = _Server(
         uvicorn.Config(
             app,
             # Transfers need what h11 lets through; for the tools it is as good.
@@ -152,7 +165,10 @@ async def serve_http(config: McpConfig, listener: socket.socket) -> None:
             timeout_graceful_shutdown=2,
         )
     )
-    await server.serve(sockets=[listener])
-    failed = getattr(app.state, "failed", None)
-    if isinstance(failed, AgentSandboxError):
-        raise failed
+    try:
+        await server.serve(sockets=[listener])
+    except SystemExit:  # uvicorn ends the process where an application does not start
+        transfers: TransferRoutes = app.state.transfers
+        if transfers.failed is not None:
+            raise transfers.failed from None
+        raise

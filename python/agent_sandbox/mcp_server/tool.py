@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,8 @@ class SandboxTool(Tool):
 
     arguments_type: type[Arguments]
     note: str | None = None
+    advice: Mapping[str, str]
+    """What to do next after an error, by its code."""
 
     async def run(
         self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False
@@ -99,7 +101,9 @@ class SandboxTool(Tool):
             fields = await self.fn(Call(state, use), parse(self.arguments_type, arguments))
         except AgentSandboxError as error:
             log_unavailable(error)
-            return to_result(_failure(error, use) | _written(error), version, is_error=True)
+            advice = {"next_step": self.advice[error.code]} if error.code in self.advice else {}
+            failed = advice | _failure(error, use) | _written(error)
+            return to_result(failed, version, is_error=True)
         except Exception as error:  # noqa: BLE001 - the edge: outsiders see the fixed text
             log_unexpected(self.name, error)
             return to_result(_failure(AgentSandboxError(), use), version, is_error=True)
@@ -137,6 +141,7 @@ def make_tool(
     destructive: bool = False,
     idempotent: bool = False,
     note: str | None = None,
+    advice: Mapping[str, str] | None = None,
 ) -> SandboxTool:
     """Return the tool named after `operation`.
 
@@ -160,4 +165,5 @@ def make_tool(
         ),
         arguments_type=arguments_type,
         note=note,
+        advice=advice or {},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from agent_sandbox.errors import ArgumentError, UploadNameError, UploadSizeError
@@ -37,6 +38,18 @@ def declared(
     if size_bytes > config.max_size_bytes:
         raise UploadSizeError(config.max_size_bytes)
     return DeclaredUpload(filename, size_bytes, None if sha256 is None else sha256.lower())
+
+
+def declared_download(config: UploadsConfig, filename: str, max_bytes: int) -> DeclaredUpload:
+    """Return the declaration of a file that goes out: any name does, for an odd one another.
+
+    Raises:
+        UploadSizeError: E7014, over the cap.
+    """
+    try:
+        return declared(replace(config, allowed_extensions=None), filename, max_bytes)
+    except UploadNameError:
+        return declared(replace(config, allowed_extensions=None), "download", max_bytes)
 
 
 def _check_name(config: UploadsConfig, name: str) -> None:

@@ -25,7 +25,7 @@ from agent_sandbox.uploads import placing, receiving, secrets, upkeep
 from agent_sandbox.uploads.audit import Audit, Observer, Tally
 from agent_sandbox.uploads.blobs import BlobStore
 from agent_sandbox.uploads.core import POLL_S, Core, raise_ended
-from agent_sandbox.uploads.declarations import declared, object_prefix
+from agent_sandbox.uploads.declarations import declared, declared_download, object_prefix
 from agent_sandbox.uploads.downloading import Download, claim_download
 from agent_sandbox.uploads.models import (
     Attempt,
@@ -329,7 +329,7 @@ class UploadService:
             UploadSizeError: E7014, the stream is longer than `max_bytes`.
             AgentSandboxError: As `create` and `receive`, and what `chunks` raised.
         """
-        wanted = declared(self.config, filename, max_bytes)
+        wanted = declared_download(self.config, filename, max_bytes)
         session, secret = await self._open(principal, "download", wanted)
         await self.receive(await self.claim(session), chunks)
         return await self._core.reread(session.upload_id), secret

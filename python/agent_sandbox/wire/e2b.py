@@ -144,6 +144,16 @@ class SandboxDetail(ListedSandbox):
     domain: str | None = None
 
 
+def _number(value: Any) -> Any:
+    """Refuse true and false, which pydantic would take for 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError("a number is expected")
+    return value
+
+
+_Int = Annotated[int, BeforeValidator(_number)]
+
+
 # --- File transfer ----------------------------------------------------------------------------
 
 
@@ -157,7 +167,7 @@ class WrittenFile(_Message):
     name: str
     type: str = "file"
     path: str
-    size: int | None = None
+    size: _Int | None = None
     metadata: dict[str, str] = {}
 
 
@@ -213,14 +223,7 @@ def _enum_reader(members: type[enum.StrEnum]) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-def _number(value: Any) -> Any:
-    """Refuse true and false, which pydantic would take for 1 and 0."""
-    if isinstance(value, bool):
-        raise ValueError("a number is expected")
-    return value
-
-
-_Int64 = Annotated[int, PlainSerializer(str, return_type=str, when_used="json")]
+_Int64 = Annotated[_Int, PlainSerializer(str, return_type=str, when_used="json")]
 
 
 class EntryInfo(ProtoMessage):
@@ -239,7 +242,7 @@ class EntryInfo(ProtoMessage):
     type: Annotated[FileType, _enum_reader(FileType)] = FileType.UNSPECIFIED
     path: str = ""
     size: _Int64 = 0
-    mode: int = 0
+    mode: _Int = 0
     permissions: str = ""
     owner: str = ""
     group: str = ""
@@ -282,7 +285,7 @@ class ListDirRequest(ProtoMessage):
     """
 
     path: str = ""
-    depth: Annotated[int, BeforeValidator(_number)] = Field(default=0, ge=0, le=0xFFFF_FFFF)
+    depth: _Int = Field(default=0, ge=0, le=0xFFFF_FFFF)
 
 
 class EntryResponse(ProtoMessage):

@@ -8,12 +8,14 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.types import Receive, Scope, Send
 from tests.support.guarded import Guarded
 from tests.support.issuer import RESOURCE
 from tests.support.mcp_servers import (
     ERAS,
     WAIT_S,
     RawHttp,
+    connected,
     http_server,
     initialize,
     modern_call,
@@ -28,7 +30,10 @@ from agent_sandbox.errors import (
     CredentialsUncheckedError,
     ScopeMissingError,
 )
-from agent_sandbox.mcp_server.auth.tokens import make_token
+from agent_sandbox.mcp_server.auth.authority import Authority
+from agent_sandbox.mcp_server.auth.bearer import BearerGate, Challenge
+from agent_sandbox.mcp_server.auth.tokens import StaticTokens, make_token
+from agent_sandbox.mcp_server.principals import Principal, principal_of_scope
 
 METADATA = "https://sandboxes.example/.well-known/oauth-protected-resource/mcp"
 CHALLENGE = f'scope="sandboxes:use", resource_metadata="{METADATA}"'
@@ -162,6 +167,36 @@ async def test_the_metadata_leads_to_the_issuer_and_health_asks_for_nothing(
         "resource_name": "agent-sandbox",
     }
     assert (await raw.http.get(f"{root}/health")).status_code == 200
+
+
+async def test_the_token_goes_no_further_than_the_gate(guarded: Guarded) -> None:
+    seen: list[Scope] = []
+
+    async def behind(scope: Scope, _receive: Receive, send: Send) -> None:
+        seen.append(scope)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    gate = BearerGate(behind, Authority(StaticTokens(guarded.token_file, None), None), Challenge())
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(gate)) as http:
+        good = {"authorization": f"Bearer {guarded.one.token}"}
+        assert (await http.post("http://test/mcp", headers=good)).status_code == 200
+    (scope,) = seen
+    assert principal_of_scope(scope) == Principal(guarded.one.id)
+    assert guarded.one.token not in repr(scope) + repr(scope["user"].access_token)
+
+
+async def test_the_secret_of_an_upload_opens_nothing_else(guarded: Guarded) -> None:
+    async with connected(guarded.server.url, ERAS[1], token=guarded.one.token) as client:
+        opened = await client.call_tool("create_upload_url", {"filename": "x", "size_bytes": 1})
+    fields = opened.structured_content
+    assert fields is not None
+    secret = fields["headers"]["Authorization"]
+    async with RawHttp.open(guarded.server.url) as raw:
+        assert (await ask(raw, ERAS[0], authorization=secret)).status_code == 401
+        token = {**fields["headers"], "Authorization": f"Bearer {guarded.one.token}"}
+        put = await raw.http.put(fields["url"], headers=token, content=b"x")
+        assert put.status_code == 404
 
 
 async def test_host_and_origin_are_looked_at_first(guarded: Guarded, raw: RawHttp) -> None:

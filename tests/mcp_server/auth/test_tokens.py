@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from agent_sandbox.errors import ConfigError
+from agent_sandbox.mcp_server.auth import watched
 from agent_sandbox.mcp_server.auth.tokens import NewToken, StaticTokens, make_token, parse_lines
 
 
@@ -85,16 +87,17 @@ def test_a_deleted_line_ends_its_token_at_once_and_no_other(tmp_path: Path) -> N
     assert known.find(made.token) == made.id
 
 
-def test_a_change_that_leaves_size_and_time_as_they_were_is_seen(tmp_path: Path) -> None:
+def test_a_second_change_within_one_tick_of_the_clock_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, other = make_token("one"), make_token("two")
     known, file = tokens(tmp_path, made.line)
-    for _ in range(50):
-        for now, gone in ((other, made), (made, other)):
-            before = file.stat()
-            file.write_text(now.line)
-            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-            assert known.find(now.token) == now.id
-            assert known.find(gone.token) is None
+    # A file system with a coarse clock: nothing but the content shows the change.
+    monkeypatch.setattr(watched, "_look_at", lambda _found: ((0, 0, 0, 0, 0), time.time()))
+    for now, gone in ((other, made), (made, other)):
+        file.write_text(now.line)
+        assert known.find(now.token) == now.id
+        assert known.find(gone.token) is None
 
 
 def test_a_file_that_is_replaced_or_vanishes_is_seen(

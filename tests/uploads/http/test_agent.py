@@ -10,26 +10,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support.agent import command, shell
 from tests.support.upload_server import OWNER, UploadServer
 
 from agent_sandbox.uploads.guidance import download_instructions, upload_instructions
-
-
-def command(instructions: str) -> str:
-    """Return the curl line of instructions, as an agent copies it."""
-    lines = [line.strip() for line in instructions.splitlines()]
-    return next(line for line in lines if line.startswith("printf") and "curl" in line)
-
-
-def shell(line: str, folder: Path, secret: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        ["bash", "-c", line],
-        cwd=folder,
-        env={"T": secret, "PATH": os.environ["PATH"]},
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("size", [0, 15_961, 3_000_000])

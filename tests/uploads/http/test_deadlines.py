@@ -89,6 +89,23 @@ def test_a_dripping_body_is_cut_at_the_total_under_every_parser(
     assert server.settled(ticket) == "failed"
 
 
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_a_step_of_the_host_s_clock_moves_no_deadline(
+    short: UploadServer, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    real, real_ns = time.time, time.time_ns
+    ticket = short.create(1_000)
+    with RawClient(short.port) as client:
+        client.send(ticket.put(b"", "Expect: 100-continue", length=1_000))
+        assert client.answer().status == 100  # the attempt has begun
+        with dripping(client, b"x" * 1_000, 0.05):
+            monkeypatch.setattr(time, "time", lambda: real() + hours * 3_600)
+            monkeypatch.setattr(time, "time_ns", lambda: real_ns() + hours * 3_600 * 10**9)
+            assert client.answer().status == 408
+            assert BODY_S <= time.monotonic() - client.opened < BODY_S + SLACK_S
+    assert short.settled(ticket) == "failed"
+
+
 def test_the_time_grows_with_the_declared_size_where_configured(
     make_server: Callable[..., UploadServer],
 ) -> None:

@@ -155,6 +155,13 @@ async def test_a_fault_of_writing_or_publishing_is_told_and_leaves_nothing(
     assert disk.files() == []
 
 
+@pytest.mark.parametrize("calls", ["writev", "fsync", "writev,fsync", "pwrite64"])
+async def test_an_interrupted_call_is_invisible(disk: Disk, calls: str) -> None:
+    name, answer = await disk.put(f"{calls}:error=EINTR:when=1")
+    assert answer["status"] == 200
+    assert await recovered(disk, name, answer) is State.STORED
+
+
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
 async def test_a_failing_sync_at_any_turn_is_never_taken_for_success(
     disk: Disk, error: str

@@ -11,12 +11,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-from tests.support.upload_parts import fresh_database, sha256
+from tests.support.upload_parts import (
+    ME,
+    BlobFaults,
+    Database,
+    chunked,
+    config,
+    fresh_database,
+    sha256,
+)
 
+from agent_sandbox.errors import UploadConflictError
 from agent_sandbox.uploads.blobs import BlobStore
 from agent_sandbox.uploads.blobs.local import LocalBlobs
 from agent_sandbox.uploads.blobs.s3 import S3Blobs
+from agent_sandbox.uploads.models import UploadSession
+from agent_sandbox.uploads.service import UploadService
 from agent_sandbox.uploads.store.postgres import PostgresStore
 from agent_sandbox.uploads.store.sqlite import SqliteStore
 
@@ -90,6 +102,32 @@ async def test_of_two_puts_in_two_processes_one_is_200_and_one_is_409(
     where = place["blobs"]
     blobs: BlobStore = LocalBlobs(where) if isinstance(where, str) else S3Blobs(**where)
     assert len([key async for key in blobs.list_orphans(-60)]) == races
+
+
+async def test_of_two_puts_in_one_process_exactly_one_wins_a_thousand_times(
+    database: Database, faults: BlobFaults
+) -> None:
+    wide = {"pending_per_workspace": 10**6, "hourly_per_workspace": 10**6}
+    service = UploadService(config(**wide), database.store, faults)
+
+    async def put(session: UploadSession, secret: str, body: bytes, won: list[bytes]) -> None:
+        try:
+            admitted = await service.authorise(session.upload_id, session.endpoint, secret)
+            await service.receive(await service.claim(admitted), chunked(body))
+            won.append(body)
+        except UploadConflictError:
+            return
+
+    for _ in range(20):
+        made = [await service.create(ME, "a", 5) for _ in range(50)]
+        winners: list[list[bytes]] = [[] for _ in made]
+        async with anyio.create_task_group() as group:
+            for (session, secret), won in zip(made, winners, strict=True):
+                for body in (b"first", b"other"):
+                    group.start_soon(put, session, secret, body, won)
+        for (session, _), won in zip(made, winners, strict=True):
+            found = await service.get(ME, session.upload_id)
+            assert [found.received_sha256] == [sha256(body) for body in won]
 
 
 async def test_create_put_and_place_go_to_different_replicas_on_postgres_and_s3(

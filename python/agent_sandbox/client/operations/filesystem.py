@@ -18,9 +18,9 @@ from agent_sandbox.errors import (
     ArgumentError,
     FileConflictError,
     FileMissingError,
-    SandboxUnavailableError,
     SizeLimitError,
     TransferError,
+    WatchLimitError,
 )
 from agent_sandbox.models import FileEvent, FileInfo, FileType
 from agent_sandbox.paths import canonical_path
@@ -141,8 +141,8 @@ def _events(head: Head) -> Decoder[FileEvent]:
 
 
 _WATCH_END = STREAM_END | {
-    # Too many watches or events, not a full disk: a watch stores nothing.
-    connect.ConnectCode.RESOURCE_EXHAUSTED: SandboxUnavailableError
+    # Not a full disk, as elsewhere: a watch stores nothing.
+    connect.ConnectCode.RESOURCE_EXHAUSTED: WatchLimitError
 }
 
 

@@ -17,3 +17,12 @@ DEFAULT_SANDBOX = (
 PATH_IN_SANDBOX = (
     "The path is inside the sandbox, never on the machine of the server or the client."
 )
+
+_UPLOAD = (
+    "Open an upload session with create_upload_url: the file then goes past you, whatever its size."
+)
+
+LARGER_FILES_IN = {"E3001": _UPLOAD, "E2005": _UPLOAD}
+"""After data that is too large for a call, or that was retyped wrongly."""
+
+LARGER_FILES_OUT = {"E4003": "Use create_download_url for a file of any size."}

@@ -60,7 +60,9 @@ TOOLS = (
             f" are created. At most {MAX_FILE_BYTES:,} bytes (1 MiB) after decoding; an empty file"
             " works. content_base64 is strict standard Base64: padded, no white space, no line"
             " breaks. For text use write_file. Give size_bytes or sha256 if you know them: data"
-            " that does not match is refused and nothing is written. Compare bytes_written and"
+            " that does not match is refused and nothing is written. Never type a file's bytes from"
+            " memory: for larger files, and for all but exact Base64 that you hold, use"
+            " create_upload_url. Compare bytes_written and"
             " sha256 of the result with the source. After a timeout the file may have been"
             f" written: look at it before you retry. {_words.PATH_IN_SANDBOX}"
             f" {_words.DEFAULT_SANDBOX} {_words.ADOPTS}"
@@ -86,6 +88,7 @@ TOOLS = (
         ),
         destructive=True,
         idempotent=True,
+        advice=_words.LARGER_FILES_IN,
     ),
     make_tool(
         download_file,
@@ -93,7 +96,8 @@ TOOLS = (
         title="Download a binary file",
         description=(
             "Return the bytes of a file in the sandbox as Base64, at most"
-            f" {MAX_FILE_BYTES:,} bytes (1 MiB); a larger file is refused, never cut. The bytes are"
+            f" {MAX_FILE_BYTES:,} bytes (1 MiB); a larger file is refused, never cut: use"
+            " create_download_url for it. The bytes are"
             " in structuredContent.content_base64: decode them in the client, and verify"
             " bytes_read and sha256 before saving to a place the user chose. No URL and no path of"
             f" the server is returned. For text use read_file. {_words.PATH_IN_SANDBOX}"
@@ -114,6 +118,7 @@ TOOLS = (
             }
         ),
         idempotent=True,
+        advice=_words.LARGER_FILES_OUT,
         note=(
             "Decode content_base64 in the client, and verify bytes_read and sha256 before saving."
         ),

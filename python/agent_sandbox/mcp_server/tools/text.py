@@ -82,6 +82,7 @@ TOOLS = (
             }
         ),
         idempotent=True,
+        advice=_words.LARGER_FILES_OUT,
     ),
     make_tool(
         write_file,
@@ -107,5 +108,6 @@ TOOLS = (
         ),
         destructive=True,
         idempotent=True,
+        advice=_words.LARGER_FILES_IN,
     ),
 )

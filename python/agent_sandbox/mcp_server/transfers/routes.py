@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from starlette.types import Receive, Scope, Send
 
-from agent_sandbox.errors import UploadBusyError, UploadError
+from agent_sandbox.errors import AgentSandboxError, UploadBusyError, UploadError
 from agent_sandbox.mcp_server.logs import log_unexpected
 from agent_sandbox.mcp_server.transfers.uploads import Uploads
 from agent_sandbox.uploads.http.answers import refuse
@@ -17,12 +17,27 @@ class TransferRoutes:
 
     Attributes:
         uploads: Set when the server's state is open.
+        failed: Why `open` failed.
     """
 
     PATHS: ClassVar = ("/uploads/{rest:path}", "/downloads/{rest:path}", "/llms.txt")
 
     def __init__(self) -> None:
         self.uploads: Uploads | None = None
+        self.failed: AgentSandboxError | None = None
+
+    async def open(self) -> None:
+        """Open the service now instead of at the first need.
+
+        Raises:
+            AgentSandboxError: As `Uploads.service`.
+        """
+        assert self.uploads is not None  # noqa: S101 - the state is open
+        try:
+            await self.uploads.service()
+        except AgentSandboxError as error:
+            self.failed = error
+            raise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

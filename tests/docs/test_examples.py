@@ -82,7 +82,9 @@ def test_a_shell_example_names_targets_and_arguments_that_exist(source: str) -> 
             assert command in {"", "claude", "pip", "git", "cd"}, f"nothing tests: {line}"
 
 
-@pytest.mark.parametrize("source", [e for e in examples("bash") if f"MCP={URL}" in e.values[0]])
+@pytest.mark.parametrize(
+    "source", [e for e in examples("bash") if f"MCP={URL}" in str(e.values[0])]
+)
 def test_the_recipe_for_curl_uploads_and_downloads_as_it_stands(source: str) -> None:
     with http_server() as server:
         assert source.count(URL) == 1

@@ -52,6 +52,13 @@ def proxy(
 
 
 @contextlib.contextmanager
+def serving(folder: Path, server: str) -> Iterator[int]:
+    """Run nginx with what stands in its `server` block; yield its port."""
+    with _running(folder, "", server) as port:
+        yield port
+
+
+@contextlib.contextmanager
 def dav_server(folder: Path) -> Iterator[int]:
     """Run nginx as a WebDAV server that keeps what is PUT to it below `folder`; yield its port."""
     files = folder / "files"

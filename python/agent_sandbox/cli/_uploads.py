@@ -83,6 +83,16 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="ORIGIN",
         help="a web page's origin that may send files from a browser; repeatable",
     )
+    option(
+        "--upload-audit-file",
+        metavar="FILE",
+        help="note every change of a session here: time, id, state, error code, nothing else",
+    )
+    option(
+        "--upload-metrics",
+        action="store_true",
+        help="serve /metrics (Prometheus) to callers on this machine",
+    )
 
 
 def settings(arguments: argparse.Namespace) -> TransferSettings:
@@ -114,6 +124,8 @@ def settings(arguments: argparse.Namespace) -> TransferSettings:
         max_size_bytes=arguments.upload_max_bytes,
         allowed_extensions=tuple(arguments.upload_extension),
         allowed_origins=tuple(arguments.upload_origin),
+        audit_file=arguments.upload_audit_file,
+        metrics=arguments.upload_metrics,
     )
 
 

@@ -54,8 +54,9 @@ async def open_state(
         finally:
             with anyio.CancelScope(shield=True):
                 registry.end_all()
-                await uploads.end(config.shutdown_timeout_s / 2)
-                left = await registry.reaper.drain(config.shutdown_timeout_s)
+                async with anyio.create_task_group() as ending:
+                    ending.start_soon(uploads.end, config.shutdown_timeout_s)
+                    left = await registry.reaper.drain(config.shutdown_timeout_s)
             if left and settings.provider != "local":
                 hand_off(settings, left)
             tasks.cancel_scope.cancel()

@@ -20,7 +20,7 @@ class TransferRoutes:
         failed: Why `open` failed.
     """
 
-    PATHS: ClassVar = ("/uploads/{rest:path}", "/downloads/{rest:path}", "/llms.txt")
+    PATHS: ClassVar = ("/uploads/{rest:path}", "/downloads/{rest:path}", "/llms.txt", "/metrics")
 
     def __init__(self) -> None:
         self.uploads: Uploads | None = None

@@ -32,11 +32,13 @@ class TransferSettings:
             `AWS_` variables of the environment.
         s3_endpoint: Base URL of an S3-compatible service, instead of AWS.
         s3_region: Region of the bucket.
-        key_file: Server key of at least 32 bytes, the same on every replica; None generates one
-            in `directory`.
+        key_file: Server key of at least 32 bytes, the same on every replica; it must exist. None
+            generates one in `directory`.
         max_size_bytes: Largest file.
         allowed_extensions: Lower-case, with the dot; empty allows all.
         allowed_origins: Origins of other web pages that may PUT from a browser.
+        audit_file: Where every change of a session is noted: time, id, state, error code.
+        metrics: Serve `/metrics` to callers on this machine.
     """
 
     public_url: str | None = None
@@ -51,6 +53,8 @@ class TransferSettings:
     max_size_bytes: int = 1 << 30
     allowed_extensions: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    audit_file: str | None = None
+    metrics: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535 or self.max_size_bytes < 0:
@@ -82,6 +86,9 @@ class TransferSettings:
             OSError: The key cannot be read or made.
         """
         if self.key_file is not None:
+            # Each replica would make another one.
+            if not Path(self.key_file).exists():
+                raise ConfigError(reason="The key file of uploads is missing.")
             key = load_server_key(Path(self.key_file))
         elif directory is not None:
             key = load_server_key(directory / "server.key")

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from agent_sandbox.errors import ConfigError, UploadError
 from agent_sandbox.mcp_server.logs import log_unexpected
 from agent_sandbox.mcp_server.sockets import base_url, listening_socket
+from agent_sandbox.mcp_server.transfers.audit_file import audit_file
 from agent_sandbox.mcp_server.transfers.directories import (
     Locked,
     own_directory,
@@ -28,6 +29,7 @@ from agent_sandbox.mcp_server.transfers.directories import (
 from agent_sandbox.mcp_server.transfers.listener import listening
 from agent_sandbox.mcp_server.transfers.settings import TransferSettings, default_directory
 from agent_sandbox.uploads.http import upload_routes
+from agent_sandbox.uploads.metrics import metrics_route
 from agent_sandbox.uploads.models import Principal
 from agent_sandbox.uploads.service import UploadService
 
@@ -131,6 +133,8 @@ class Uploads:
     async def _running(self) -> AsyncIterator[tuple[UploadService, ASGIApp]]:
         settings = self._settings
         async with AsyncExitStack() as stack:
+            if settings.audit_file is not None:
+                stack.enter_context(audit_file(settings.audit_file))
             locked = await self._directory(stack)
             directory = None if locked is None else locked.path
             listener = None
@@ -150,7 +154,10 @@ class Uploads:
             if locked is not None:
                 await service.recover(abandon_all=locked.alone and settings.database is None)
                 locked.share()
-            app = Starlette(routes=upload_routes(service))
+            routes = upload_routes(service)
+            if settings.metrics:
+                routes.append(metrics_route(service))
+            app = Starlette(routes=routes)
             if listener is not None:
                 await stack.enter_async_context(listening(app, config, listener))
             stack.push_async_callback(self._revoke_own, service)

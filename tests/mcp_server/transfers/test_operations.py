@@ -1,0 +1,175 @@
+"""What whoever runs the server sees and says: settings, the audit log, metrics, a proxy, an end."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import re
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from tests.mcp_server.transfers.test_journey import fields
+from tests.mcp_server.transfers.test_server import found_in, put
+from tests.support import nginx
+from tests.support.mcp_servers import ERAS, connected, environment, http_server, stdio_command
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "uploads.md"
+
+
+def shapes_of(canary: str) -> list[bytes]:
+    """Return what a secret looks like raw and encoded."""
+    raw = canary.encode()
+    return [raw, raw.hex().encode(), base64.b64encode(raw)]
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return every file below a folder."""
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def started(*options: str) -> tuple[int | None, str]:
+    """Start an HTTP server that cannot run; return its status and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "agent_sandbox", "mcp", "--transport", "http", "--port", "0"),
+        *options,
+        env=environment(),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, errors.decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--uploads-dir", "open"], "nobody else may write"),
+        (["--uploads-dir", "file"], "cannot be made or opened"),
+        (["--uploads-dir", "own", "--uploads-key-file", "missing"], "The key file"),
+        (["--uploads-dir", "own", "--upload-audit-file", "no/such/file"], "cannot use"),
+        (["--uploads-dir", "own", "--uploads-database", "postgresql://127.0.0.1:1/x"], "database"),
+    ],
+)
+async def test_what_cannot_work_ends_the_server_with_its_reason(
+    tmp_path: Path, options: list[str], says: str
+) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "file").touch()
+    given = [one if one.startswith(("-", "postgresql")) else str(tmp_path / one) for one in options]
+    status, printed = await started(*given)
+    assert status not in (0, None)
+    assert says in printed
+    assert "Traceback" not in printed
+    assert str(tmp_path) not in printed.replace(str(tmp_path / "open"), "")
+
+
+async def test_the_audit_log_and_the_metrics_hold_ids_and_states_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    audit = tmp_path / "audit"
+    command = [*stdio_command(), "--upload-audit-file", str(audit), "--upload-metrics"]
+    body = b"canary-content-1f6e"
+    errors = (tmp_path / "stderr").open("w+")
+    secrets: list[str] = []
+    async with connected(command, ERAS[1], errors=errors) as client:
+        given = await fields(
+            client, "create_upload_url", filename="canary-name.bin", size_bytes=len(body)
+        )
+        secrets.append(given["headers"]["Authorization"])
+        await put(given, body)
+        path = "/tmp/canary-path"
+        placed = await fields(client, "place_upload", upload_id=given["upload_id"], path=path)
+        assert placed["state"] == "placed"
+        out = await fields(client, "create_download_url", path=path)
+        secrets.append(out["headers"]["Authorization"])
+        parts = urlsplit(given["url"])
+        async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
+            metrics = (await http.get(f"http://{parts.netloc}/metrics")).text
+        assert re.search(
+            r'agent_sandbox_upload_changes_total\{action="place",state="placed"\} 1', metrics
+        )
+        cmdlines = b"".join(
+            (process / "cmdline").read_bytes()
+            for process in found_in(Path("/proc"))
+            if process.name.isdigit() and (process / "cmdline").exists()
+        )
+    errors.seek(0)
+    printed = errors.read()
+    errors.close()
+    lines = audit.read_text("utf-8").splitlines()
+    assert audit.stat().st_mode & 0o777 == 0o600
+    form = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ upload [0-9a-f]{32} \w+ -> \w+( \(E\d{4}\))?"
+    assert all(re.fullmatch(form, line) for line in lines)
+    told = [line.split(" ", 3)[3] for line in lines if given["upload_id"] in line]
+    assert told == [
+        "create -> pending", "claim -> receiving", "receive -> stored",
+        "place -> placing", "place -> placed",
+    ]  # fmt: skip
+    assert printed == ""
+    everywhere = "\n".join([*lines, metrics, printed]).encode() + cmdlines
+    for canary in (*secrets, "canary-name", "canary-content", "canary-path"):
+        shapes = (
+            canary.encode(),
+            canary.encode().hex().encode(),
+            base64.b64encode(canary.encode()),
+        )
+        assert not any(shape in everywhere for shape in shapes)
+
+
+async def test_no_file_of_the_server_holds_a_secret(tmp_path: Path) -> None:
+    command = [*stdio_command(), "--uploads-dir", str(tmp_path)]
+    async with connected(command, ERAS[0]) as client:
+        given = await fields(client, "create_upload_url", filename="a", size_bytes=5)
+        secret = given["headers"]["Authorization"]
+        await put(given, b"hello")
+        kept = [file.read_bytes() for file in files_in(tmp_path)]
+        assert kept
+        assert not any(shape in data for shape in shapes_of(secret) for data in kept)
+
+
+async def test_a_put_under_way_does_not_hold_up_the_end_of_a_stdio_server(tmp_path: Path) -> None:
+    env = {"AGENT_SANDBOX_UPLOADS_DIR": str(tmp_path)}
+    errors = (tmp_path.parent / "stderr").open("w+")
+    async with connected(stdio_command(), ERAS[0], env=env, errors=errors) as client:
+        given = await fields(client, "create_upload_url", filename="a", size_bytes=1_000_000)
+        parts = urlsplit(given["url"])
+        sending = socket.create_connection((parts.hostname or "", parts.port or 0), timeout=30)
+        head = f"PUT {parts.path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n"
+        head += f"Authorization: {given['headers']['Authorization']}\r\n\r\n"
+        sending.sendall(head.encode() + b"x" * 1000)
+        for _ in range(200):
+            looked = await fields(client, "get_upload", upload_id=given["upload_id"])
+            if looked["state"] == "receiving":
+                break
+            await asyncio.sleep(0.05)  # nothing tells that the first bytes were read
+        assert looked["state"] == "receiving"
+        began = time.monotonic()
+    assert time.monotonic() - began < 20
+    sending.close()
+    # It ended in order, not by being killed: its directory is gone, and it complained of nothing.
+    assert found_in(tmp_path) == []
+    errors.seek(0)
+    assert "Traceback" not in errors.read()
+    errors.close()
+
+
+async def test_the_nginx_recipe_lets_a_large_file_through(tmp_path: Path) -> None:
+    (recipe,) = re.findall(r"```nginx\n(.*?)```", PAGE.read_text("utf-8"), re.S)
+    data = os.urandom(8_000_000)
+    with http_server() as server:
+        host, port = server.address
+        here = recipe.replace("127.0.0.1:8000", f"{host}:{port}")
+        with nginx.serving(tmp_path / "nginx", here) as front:
+            async with connected(server.url, ERAS[1]) as client:
+                given: dict[str, Any] = await fields(
+                    client, "create_upload_url", filename="a", size_bytes=len(data)
+                )
+                given["url"] = given["url"].replace(f"{host}:{port}", f"127.0.0.1:{front}")
+                assert (await put(given, data)).status_code == 200

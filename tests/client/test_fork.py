@@ -13,7 +13,7 @@ from tests.support.bad_peer import SANDBOX_ID, BadPeer, answer
 
 PRELUDE = """
 import os, signal, sys, threading
-from agent_sandbox.client.providers import local
+from agent_sandbox.client.providers import child, local
 from agent_sandbox.errors import SandboxUnavailableError
 from agent_sandbox.sync import Sandbox, SandboxClient
 
@@ -119,14 +119,14 @@ def test_a_lock_that_another_thread_held_at_the_fork_is_free_in_the_child() -> N
 def test_a_fork_in_the_middle_of_a_start_takes_nothing_of_it_along() -> None:
     """Else the child would hold the pipe and the listener open for as long as it lives."""
     run("""
-        command, inside, forked = local._command, threading.Event(), threading.Event()
+        command, inside, forked = child.command, threading.Event(), threading.Event()
 
-        def slow(*descriptors):
+        def slow(*arguments):
             inside.set()
             forked.wait(0.5)  # a fork that waits for the start cannot come in this time
-            return command(*descriptors)
+            return command(*arguments)
 
-        local._command = slow
+        child.command = slow
         thread = threading.Thread(target=local._service.start)
         thread.start()
         inside.wait(20)

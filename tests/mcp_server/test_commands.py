@@ -167,14 +167,14 @@ async def test_unknown_ended_and_foreign_sandboxes_are_refused(express: Service)
 
 WITHOUT_BUBBLEWRAP = """
 import sys
-from agent_sandbox.client.providers import local
+from agent_sandbox.client.providers import child
 from agent_sandbox.mcp_server.app import McpConfig, run_stdio
 CHILD = (
     "import sys; from agent_sandbox.express import engine, __main__;"
     "engine.find_bubblewrap = lambda: None; sys.exit(__main__.main())"
 )
-ordinary = local._command
-local._command = lambda *fds: [sys.executable, "-c", CHILD, *ordinary(*fds)[4:]]
+ordinary = child.command
+child.command = lambda *given: [sys.executable, "-c", CHILD, *ordinary(*given)[4:]]
 run_stdio(McpConfig())
 """
 

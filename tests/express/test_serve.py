@@ -89,6 +89,8 @@ def test_callers_are_told_the_domain(named: Service) -> None:
     assert made["domain"] == f"{DOMAIN}:8443"
     again = named.http.post(f"/v2/sandboxes/{made['sandboxID']}/connect", json={"timeout": 1})
     assert again.json()["domain"] == f"{DOMAIN}:8443"
+    detail = named.http.get(f"/sandboxes/{made['sandboxID']}").json()
+    assert detail["domain"] == f"{DOMAIN}:8443"
 
 
 def test_host_name_and_header_may_not_disagree(named: Service) -> None:

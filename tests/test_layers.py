@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "python" / "agent_sandbox"
 
 LAYER = {
     "errors": 0, "limits": 0, "memory": 0, "bytestream": 0,
-    "models": 1, "output": 1, "paths": 1, "toolkit": 1, "wire": 1,
+    "http1": 1, "models": 1, "output": 1, "paths": 1, "toolkit": 1, "wire": 1,
     "client": 2, "express": 2, "uploads": 2, "sync": 2, "": 2,
     "mcp_server": 3,
     "cli": 4,
@@ -33,7 +33,7 @@ HOMES = {
     "jwt": {"mcp_server"},
     "mcp_types": {"mcp_server", "toolkit", "uploads"},
     "starlette": {"express", "uploads", "mcp_server"},
-    "uvicorn": {"express", "uploads", "mcp_server"},
+    "uvicorn": {"express", "http1", "uploads", "mcp_server"},
     "python_multipart": {"express"},
     "prometheus_client": {"express", "uploads"},
     "h11": {"uploads"},

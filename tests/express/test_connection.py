@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,10 +13,12 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.support.express import Box, Service
+from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from agent_sandbox.express import connection, requests
 from agent_sandbox.express import service as service_module
+from agent_sandbox.express.connection import Connection
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.server import uvicorn_config
@@ -27,9 +30,10 @@ SOON_S = 0.1
 class Served:
     """Express in this process, behind a real socket."""
 
-    def __init__(self, address: tuple[str, int], state: ServerState) -> None:
+    def __init__(self, address: tuple[str, int], state: ServerState, config: Config) -> None:
         self.address = address
         self.state = state
+        self.config = config
         self.url = f"http://{address[0]}:{address[1]}"
         self._peers: list[asyncio.StreamWriter] = []
 
@@ -60,10 +64,10 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
     server = await asyncio.get_running_loop().create_server(
-        lambda: connection.Connection(config=config, server_state=state, app_state={}),
+        lambda: Connection(config=config, server_state=state, app_state={}),
         sock=listener,
     )
-    served = Served(listener.getsockname(), state)
+    served = Served(listener.getsockname(), state, config)
     try:
         yield served
     finally:
@@ -100,30 +104,39 @@ async def sandbox_with(served: Served, size: int) -> str:
 async def test_a_head_that_does_not_come_ends_the_connection(
     served: Served, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(Connection, "header_deadline_s", SOON_S)
+    monkeypatch.setattr(Connection, "linger_s", SOON_S)
     reader, writer = await served.connect()
     writer.write(sent)
-    assert await ended(reader) == b""
+    said = await ended(reader)
+    assert said.startswith(b"HTTP/1.1 408 ") if sent else said == b""
 
 
 async def test_the_next_head_and_the_rest_of_a_body_are_awaited_as_briefly(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", SOON_S)
-    monkeypatch.setattr(connection, "IDLE_TIMEOUT_S", 0.0)
-    for sent in (
-        b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nGET /he",
-        b"POST /none HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nx",
+    monkeypatch.setattr(Connection, "header_deadline_s", SOON_S)
+    monkeypatch.setattr(Connection, "linger_s", SOON_S)
+    for sent, answers in (
+        (b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nGET /he", [b"204", b"408"]),
+        (b"POST /none HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nx", [b"404"]),
     ):
         reader, writer = await served.connect()
         writer.write(sent)
-        assert (await ended(reader)).count(b"HTTP/1.1 ") == 1
+        assert re.findall(rb"HTTP/1.1 (\d+) ", await ended(reader)) == answers
+
+
+async def test_a_connection_without_a_next_request_is_ended(served: Served) -> None:
+    served.config.timeout_keep_alive = 0
+    reader, writer = await served.connect()
+    writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (await ended(reader)).startswith(b"HTTP/1.1 204 ")
 
 
 async def test_a_request_under_way_is_not_measured_by_its_head(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(Connection, "header_deadline_s", SOON_S)
     lines = await sandbox_with(served, 1)
     reader, writer = await served.connect()
     writer.write(f"POST /files?path=/b HTTP/1.1\r\n{lines}content-length: 1\r\n\r\n".encode())
@@ -157,7 +170,9 @@ async def test_a_reader_that_takes_nothing_holds_no_sandbox(
     served: Served, monkeypatch: pytest.MonkeyPatch, request_line: str, size: int
 ) -> None:
     lines = await sandbox_with(served, size)
-    monkeypatch.setattr(connection, "STALL_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(Connection, "stall_s", SOON_S)
+    monkeypatch.setattr(Connection, "write_idle_s", SOON_S)
+    served.config.timeout_keep_alive = 0
     _, writer = await served.connect()
     writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport has it
     writer.write(f"{request_line}\r\n{lines}\r\n".format(lines=lines).encode())
@@ -172,9 +187,8 @@ async def test_a_slow_reader_is_served_to_the_end(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = await sandbox_with(served, 1_000_000)
-    monkeypatch.setattr(connection, "STALL_TIMEOUT_S", SOON_S)
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", SOON_S)
-    monkeypatch.setattr(connection, "IDLE_TIMEOUT_S", 5 * SOON_S)
+    monkeypatch.setattr(Connection, "stall_s", SOON_S)
+    monkeypatch.setattr(Connection, "write_idle_s", 5 * SOON_S)
     monkeypatch.setattr(connection, "_PROGRESS_BYTES", 1)
     reader, writer = await served.connect()
     writer.write(f"GET /files?path=/a HTTP/1.1\r\n{lines}connection: close\r\n\r\n".encode())

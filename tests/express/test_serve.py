@@ -13,14 +13,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.express import Box, Service, environment, log_lines, served, wait_until
 
+from agent_sandbox.express import service as express_service
 from agent_sandbox.express.address import greeting
+from agent_sandbox.express.engine import Engine
+from agent_sandbox.express.metrics import Metrics
+from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.wire import connect, process
 
 KEY = "canary-key-of-the-operator"
@@ -89,6 +92,8 @@ def test_callers_are_told_the_domain(named: Service) -> None:
     assert made["domain"] == f"{DOMAIN}:8443"
     again = named.http.post(f"/v2/sandboxes/{made['sandboxID']}/connect", json={"timeout": 1})
     assert again.json()["domain"] == f"{DOMAIN}:8443"
+    detail = named.http.get(f"/sandboxes/{made['sandboxID']}").json()
+    assert detail["domain"] == f"{DOMAIN}:8443"
 
 
 def test_host_name_and_header_may_not_disagree(named: Service) -> None:
@@ -188,16 +193,20 @@ def test_metrics_need_a_key_where_there_are_keys(tmp_path: Path) -> None:
         assert service.http.get("/v2/sandboxes", headers=bearer).status_code == 401
 
 
-def test_metrics_without_keys_are_for_this_machine_alone(tmp_path: Path) -> None:
-    addresses = subprocess.run(["hostname", "-I"], capture_output=True, text=True, timeout=30)
-    outer = next((one for one in addresses.stdout.split() if "." in one), None)
-    assert outer is not None, "this machine has no address beside loopback"
-    with served(tmp_path, "--host", "0.0.0.0", "--insecure") as service:
-        port = urlsplit(service.url).port
-        with httpx2.Client(trust_env=False, timeout=30) as http:
-            assert http.get(f"http://127.0.0.1:{port}/metrics").status_code == 200
-            assert http.get(f"http://{outer}:{port}/v2/sandboxes").status_code == 200
-            assert http.get(f"http://{outer}:{port}/metrics").status_code == 401
+@pytest.mark.parametrize(
+    ("caller", "status"),
+    [("127.0.0.1", 200), ("::1", 200), ("192.0.2.1", 401), ("2001:db8::1", 401), ("a name", 401)],
+)
+async def test_metrics_without_keys_are_for_this_machine_alone(
+    tmp_path: Path, caller: str, status: int
+) -> None:
+    state = Descriptor(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY))
+    inner = express_service.Service(state, keys=(), hosts=None, engine=Engine(None), meter=Metrics)
+    transport = httpx2.ASGITransport(inner.app, client=(caller, 1))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://express") as http:
+        assert (await http.get("/metrics")).status_code == status
+        assert (await http.get("/v2/sandboxes")).status_code == 200
+    await inner.close()
 
 
 # --- What it says ---------------------------------------------------------------------------------

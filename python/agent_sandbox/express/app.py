@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agent_sandbox.errors import AgentSandboxError, ArgumentError, AuthenticationError
+from agent_sandbox.errors import AgentSandboxError, AuthenticationError
 from agent_sandbox.express.control import ControlPlane
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.download import Download, accepts_gzip
@@ -20,7 +20,7 @@ from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.exchange import Exchange
 from agent_sandbox.express.failures import is_rpc, rest_answer, rpc_answer
 from agent_sandbox.express.filesystem import Filesystem
-from agent_sandbox.express.heads import SandboxHosts, host_name, is_framed_once, to_origin_form
+from agent_sandbox.express.heads import SandboxHosts, host_name
 from agent_sandbox.express.names import absolute_path
 from agent_sandbox.express.processes.rpc import Processes
 from agent_sandbox.express.requests import (
@@ -187,9 +187,6 @@ class Express:
         answer: Response | None = None
         code = ""
         try:
-            to_origin_form(scope)
-            if not is_framed_once(scope):
-                raise ArgumentError
             self._check_host(scope)
             of_a_sandbox = self._sandbox_hosts is not None and self._sandbox_hosts.route(scope)
             if of_a_sandbox and not scope["path"].startswith(_DATA_PLANE):
@@ -197,8 +194,6 @@ class Express:
             await self._router(scope, exchange.receive, exchange.send)
         except AgentSandboxError as error:
             answer, code = _answer(scope, error), error.code
-            if not is_framed_once(scope):
-                answer.headers["connection"] = "close"
         except HTTPException as error:
             text = "There is no such route." if error.status_code == 404 else "Wrong method."
             body = ApiError(code=error.status_code, message=text).to_json()

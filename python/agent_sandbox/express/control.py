@@ -125,7 +125,8 @@ class ControlPlane:
 
     async def info(self, request: Request) -> Response:
         """Describe one sandbox, without its token."""
-        detail = e2b.SandboxDetail.model_validate(_listed(self._own(request)).model_dump())
+        known = _listed(self._own(request)).model_dump() | {"domain": self._domain}
+        detail = e2b.SandboxDetail.model_validate(known)
         return json_answer(detail.to_json())
 
     async def set_timeout(self, request: Request) -> Response:

@@ -20,7 +20,6 @@ _MODULES = (
     "unicodedata",
     "uvicorn.lifespan.off",
     "uvicorn.loops.asyncio",
-    "uvicorn.protocols.http.h11_impl",
 )
 
 _CODECS = ("ascii", "latin-1", "utf-8", "idna", "unicode_escape", "raw_unicode_escape")

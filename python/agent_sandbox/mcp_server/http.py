@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agent_sandbox.http1 import StrictHTTPProtocol
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.auth.protection import Protection
 from agent_sandbox.mcp_server.config import McpConfig
@@ -31,7 +32,6 @@ from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.transfers.principals import stands
 from agent_sandbox.mcp_server.transfers.routes import TransferRoutes
 from agent_sandbox.mcp_server.transfers.uploads import Served
-from agent_sandbox.uploads.http import StrictHTTPProtocol
 
 MCP_PATH = "/mcp"
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
 from mcp_types import INVALID_PARAMS, PARSE_ERROR, RequestId
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -54,6 +55,7 @@ class HttpGuard:
         self._app = app
         self._body_deadline_s = body_deadline_s
         self._max_body_bytes = max_body_bytes
+        self._turn = anyio.Lock()
         self._in_flight: defaultdict[tuple[Principal, str], set[RequestId]] = defaultdict(set)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,6 +70,11 @@ class HttpGuard:
         if isinstance(body, Response):
             await body(scope, receive, send)
             return
+        if len(body) > WHOLLY_PARSED_BYTES:
+            # Those that are complete in one turn of the loop go on in turns of their own: each is
+            # some milliseconds of parsing, and others wait for the loop.
+            async with self._turn:
+                await anyio.lowlevel.checkpoint()
         request = _Request(body, receive)
         send = _Filling(send, splice.offer(scope)).send
         version = headers.get("mcp-protocol-version")

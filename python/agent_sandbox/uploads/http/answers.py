@@ -16,9 +16,9 @@ from agent_sandbox.errors import (
     UploadMethodError,
     UploadSecretMissingError,
 )
+from agent_sandbox.http1.head import Headers, values
+from agent_sandbox.http1.protocol import LINGER_MAX_BYTES, LINGER_S, STRICT
 from agent_sandbox.uploads.guidance import NEXT_STEP
-from agent_sandbox.uploads.http.head import Headers, values
-from agent_sandbox.uploads.http.protocol import LINGER_MAX_BYTES, LINGER_S, STRICT
 
 NO_STORE = (b"cache-control", b"no-store")
 _PLAIN: Headers = [

@@ -12,7 +12,7 @@ from agent_sandbox.errors import (
     UploadSecretMissingError,
     UploadSizeError,
 )
-from agent_sandbox.uploads.http.head import (
+from agent_sandbox.http1.head import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     Framing,

@@ -11,10 +11,10 @@ from urllib.parse import quote
 from starlette.types import Receive, Scope, Send
 
 from agent_sandbox.errors import AgentSandboxError, UploadError, UploadMethodError
+from agent_sandbox.http1.head import Headers
 from agent_sandbox.uploads.downloading import Download
 from agent_sandbox.uploads.http.answers import NO_STORE, answer, refuse
 from agent_sandbox.uploads.http.checks import framing_of, secret_of
-from agent_sandbox.uploads.http.head import Headers
 from agent_sandbox.uploads.http.origins import allow_origin, preflight
 from agent_sandbox.uploads.service import UploadService
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Scope
 
-from agent_sandbox.uploads.http.head import Headers, values
+from agent_sandbox.http1.head import Headers, values
 
 
 def allow_origin(scope: Scope, origins: frozenset[str]) -> Headers:

@@ -8,11 +8,11 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from agent_sandbox.errors import UploadNotFoundError
+from agent_sandbox.http1.protocol import StrictHTTPProtocol
 from agent_sandbox.uploads.guidance import llms_txt
 from agent_sandbox.uploads.http.answers import answer, refuse
 from agent_sandbox.uploads.http.downloads import DownloadEndpoint
 from agent_sandbox.uploads.http.origins import allow_origin
-from agent_sandbox.uploads.http.protocol import StrictHTTPProtocol
 from agent_sandbox.uploads.http.uploads import UploadEndpoint
 from agent_sandbox.uploads.models import UploadsConfig
 from agent_sandbox.uploads.service import UploadService

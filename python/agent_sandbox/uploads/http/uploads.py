@@ -16,10 +16,10 @@ from agent_sandbox.errors import (
     UploadError,
     UploadMethodError,
 )
+from agent_sandbox.http1.head import Framing, Headers
 from agent_sandbox.uploads.http.answers import answer, answer_json, refuse
 from agent_sandbox.uploads.http.body import body_chunks
 from agent_sandbox.uploads.http.checks import body_fits, framing_of, secret_of
-from agent_sandbox.uploads.http.head import Framing, Headers
 from agent_sandbox.uploads.http.origins import allow_origin, preflight
 from agent_sandbox.uploads.http.page import CONTENT_SECURITY_POLICY, PAGE
 from agent_sandbox.uploads.models import StoredUpload

@@ -23,8 +23,8 @@ from agent_sandbox.errors import (
     TransferTimeoutError,
     UploadBusyError,
 )
-from agent_sandbox.uploads.http.cycle import Cycle
-from agent_sandbox.uploads.http.head import Head, HeadError, find_end, parse
+from agent_sandbox.http1.cycle import Cycle
+from agent_sandbox.http1.head import MAX_TARGET_BYTES, Head, HeadError, find_end, parse
 
 HEADER_DEADLINE_S = 10.0
 """Time for a whole request head, counted from the connection or from its first byte."""
@@ -60,6 +60,7 @@ class StrictHTTPProtocol(asyncio.Protocol):
     linger_s: float = LINGER_S
     linger_max_bytes: int = LINGER_MAX_BYTES
     write_idle_s: float = WRITE_IDLE_S
+    max_target_bytes: int = MAX_TARGET_BYTES
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class StrictHTTPProtocol(asyncio.Protocol):
             size = find_end(self._buffer)
             if size < 0:
                 return
-            head = parse(bytes(self._buffer[:size]))
+            head = parse(bytes(self._buffer[:size]), max_target_bytes=self.max_target_bytes)
         except HeadError as error:
             self._refuse(error.status)
             return
@@ -217,10 +218,14 @@ class StrictHTTPProtocol(asyncio.Protocol):
 
     # --- the ends -------------------------------------------------------------------------
 
+    def refusal(self, status: int, phrase: str, code: str) -> bytes:
+        """Return the JSON that a refused head is answered with."""
+        return json.dumps({"error": phrase, "code": code}).encode()
+
     def _refuse(self, status: int) -> None:
         code = _CODES.get(status, InvalidInputError).code
         phrase = HTTPStatus(status).phrase
-        body = json.dumps({"error": phrase, "code": code}).encode()
+        body = self.refusal(status, phrase, code)
         self.cycle = None
         self.transport.write(_REFUSAL % (status, phrase.encode(), len(body), code.encode(), body))
         self._close(linger=True)

@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from agent_sandbox.uploads.http.chunked import ChunkedDecoder, ChunkedError
-from agent_sandbox.uploads.http.head import Head, Headers, tokens, values
+from agent_sandbox.http1.chunked import ChunkedDecoder, ChunkedError
+from agent_sandbox.http1.head import Head, Headers, tokens, values
 
 HIGH_WATER_BYTES = 65_536
 """Body bytes that may wait for the application before the connection stops reading."""
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
-_logger = logging.getLogger("agent_sandbox.uploads.http")
+_logger = logging.getLogger("agent_sandbox.http1")
 
 
 class Done(Protocol):

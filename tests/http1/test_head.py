@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_sandbox.uploads.http.chunked import ChunkedDecoder, ChunkedError
-from agent_sandbox.uploads.http.head import (
+from agent_sandbox.http1.chunked import ChunkedDecoder, ChunkedError
+from agent_sandbox.http1.head import (
     MAX_HEAD_BYTES,
     Framing,
     HeadError,
@@ -15,6 +15,20 @@ from agent_sandbox.uploads.http.head import (
     parse,
     read_framing,
 )
+
+
+def test_the_authority_of_an_absolute_target_is_the_host() -> None:
+    head = parse(b"GET http://a:1/b?c HTTP/1.1\r\nHost: z\r\nX: y\r\n\r\n")
+    assert (head.path, head.query) == (b"/b", b"c")
+    assert head.headers == [(b"host", b"a:1"), (b"x", b"y")]
+
+
+def test_a_target_has_the_length_that_a_server_takes() -> None:
+    long = b"GET /" + b"a" * 5_000 + b" HTTP/1.1\r\nHost: z\r\n\r\n"
+    with pytest.raises(HeadError) as raised:
+        parse(long)
+    assert raised.value.status == 414
+    assert len(parse(long, max_target_bytes=5_001).path) == 5_001
 
 
 def test_a_head_is_read_as_it_stands() -> None:

@@ -18,7 +18,7 @@ MAX_HEADERS = 100
 """Most header lines of one request."""
 
 MAX_TARGET_BYTES = 4_096
-"""Longest request target."""
+"""Longest request target, unless a server takes longer ones."""
 
 MAX_CONTENT_LENGTH = 2**63 - 1
 """Largest Content-Length that is read as a number at all."""
@@ -29,7 +29,7 @@ Headers = list[tuple[bytes, bytes]]
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _REQUEST_LINE = re.compile(rb"(%b) ([\x21-\x7e]+) HTTP/(\d)\.(\d)" % _TOKEN.pattern)
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
-_ABSOLUTE = re.compile(rb"(?i:https?)://[^/?#@]+")
+_ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#@]+)")
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z\-._~%!$&'()*+,;=]*)(?::\d*)?")
 
 
@@ -99,8 +99,10 @@ def find_end(buffer: bytes | bytearray) -> int:
     return end + 4 if end >= 0 else -1
 
 
-def parse(head: bytes) -> Head:
+def parse(head: bytes, *, max_target_bytes: int = MAX_TARGET_BYTES) -> Head:
     """Read one complete head, up to and with its empty line.
+
+    The authority of an absolute target stands in for the `Host` header (RFC 9112 section 3.2.2).
 
     Raises:
         HeadError: The head is refused, with the status to answer.
@@ -115,9 +117,13 @@ def parse(head: bytes) -> Head:
     if major != b"1":
         raise HeadError(505)
     version = "1.0" if minor == b"0" else "1.1"
-    path, query = _split_target(method, target)
+    if len(target) > max_target_bytes:
+        raise HeadError(414)
+    authority, path, query = _split_target(method, target)
     headers = [_header(each) for each in lines[1:]]
     framing = read_framing(headers, version)
+    if authority:
+        headers = [(b"host", authority), *(line for line in headers if line[0] != b"host")]
     connection = tokens(headers, b"connection")
     return Head(
         method=method.decode(),
@@ -176,16 +182,16 @@ def tokens(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> set[bytes]:
     }
 
 
-def _split_target(method: bytes, target: bytes) -> tuple[bytes, bytes]:
-    if len(target) > MAX_TARGET_BYTES:
-        raise HeadError(414)
+def _split_target(method: bytes, target: bytes) -> tuple[bytes, bytes, bytes]:
+    authority = b""
     if absolute := _ABSOLUTE.match(target):
+        authority = absolute[1]
         target = target[absolute.end() :]
         target = target if target.startswith(b"/") else b"/" + target
     if not (target.startswith(b"/") or (target == b"*" and method == b"OPTIONS")) or b"#" in target:
         raise HeadError(400)
     path, _, query = target.partition(b"?")
-    return path, query
+    return authority, path, query
 
 
 def _header(line: bytes) -> tuple[bytes, bytes]:

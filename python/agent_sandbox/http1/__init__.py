@@ -1,0 +1,5 @@
+"""HTTP/1.1 as our servers read it: strict heads, deadlines, and a close that is heard."""
+
+from agent_sandbox.http1.protocol import StrictHTTPProtocol
+
+__all__ = ["StrictHTTPProtocol"]

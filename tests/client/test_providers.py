@@ -14,9 +14,10 @@ from tests.support.environment import PROXIES, without
 import agent_sandbox
 import agent_sandbox.sync
 from agent_sandbox.client._calls import Target
-from agent_sandbox.client._http import is_loopback, proxy_for
+from agent_sandbox.client._http import proxy_for
 from agent_sandbox.client.providers import Endpoint
 from agent_sandbox.client.settings import Settings
+from agent_sandbox.loopback import is_loopback
 from agent_sandbox.models import ConfigError, SandboxUnavailableError, UnsupportedError
 from agent_sandbox.wire import e2b
 

@@ -19,8 +19,8 @@ from uvicorn.server import ServerState
 from agent_sandbox.express import connection, requests
 from agent_sandbox.express import service as service_module
 from agent_sandbox.express.connection import Connection
+from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.engine import Engine
-from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.server import uvicorn_config
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -14,9 +14,9 @@ import httpx2
 import pytest
 
 from agent_sandbox.errors import TABLE, AgentSandboxError, FileOperationError, SandboxNotFoundError
+from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.failures import os_errors, rest_answer, rpc_answer, rpc_error, stream_end
-from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.service import Service
 from agent_sandbox.express.tree import Tree
 from agent_sandbox.wire.connect import EnvelopeDecoder

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from tests.support.express import Box, Service, hand_over
 
-from agent_sandbox.express.openat2 import Descriptor, open_below, open_in_root
+from agent_sandbox.express.descriptors import Descriptor
+from agent_sandbox.express.openat2 import open_below, open_in_root
 
 SWAPS = int(os.environ.get("AGENT_SANDBOX_SWAPS", "100000"))
 _AT_FDCWD = -100

@@ -22,9 +22,9 @@ from agent_sandbox.errors import (
 from agent_sandbox.express import disk as disk_module
 from agent_sandbox.express import sandboxes as module
 from agent_sandbox.express import state as state_module
+from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.engine import Engine
-from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.sandbox import DISK_SLOTS, Sandbox
 from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.spares import Spares

@@ -21,9 +21,9 @@ from tests.support.express import Box, Service, environment, log_lines, served, 
 
 from agent_sandbox.express import service as express_service
 from agent_sandbox.express.address import greeting
+from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.metrics import Metrics
-from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.wire import connect, process
 
 KEY = "canary-key-of-the-operator"

@@ -17,10 +17,10 @@ import pytest
 from agent_sandbox.errors import SandboxUnavailableError, TransferError, WatchLimitError
 from agent_sandbox.express import inotify, spares
 from agent_sandbox.express import watch as module
+from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.filesystem import MAX_WATCHES, Filesystem
-from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.service import Service
 from agent_sandbox.express.tree import Tree
 from agent_sandbox.express.watch import Pending, PolledWatch, Watch, WatchReader

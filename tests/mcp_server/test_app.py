@@ -13,11 +13,12 @@ from tests.support.mcp_servers import environment
 
 from agent_sandbox.client.settings import Settings
 from agent_sandbox.errors import ConfigError
+from agent_sandbox.loopback import is_loopback
 from agent_sandbox.mcp_server import app
 from agent_sandbox.mcp_server.app import run_http, run_stdio
 from agent_sandbox.mcp_server.auth.settings import OAuthConfig
 from agent_sandbox.mcp_server.auth.tokens import make_token
-from agent_sandbox.mcp_server.config import McpConfig, is_loopback
+from agent_sandbox.mcp_server.config import McpConfig
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.util import find_spec
 from urllib.request import getproxies, proxy_bypass
@@ -12,19 +11,9 @@ import httpx2
 from agent_sandbox.client._deadline import UNIX_SOCKET_OPTIONS, DeadlineTransport
 from agent_sandbox.client._handshake import ClosingBackend
 from agent_sandbox.errors import ConfigError
+from agent_sandbox.loopback import is_loopback
 
 _LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20)
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether a host is this machine by its name or address, without a look-up."""
-    host = host.strip("[]").rstrip(".").lower()
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def proxy_for(scheme: str, host: str) -> str | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import socket
 from pathlib import Path
 
 from agent_sandbox.errors import ConfigError
+from agent_sandbox.loopback import is_loopback
 
 BACKLOG = 1_024
 
@@ -54,10 +54,10 @@ def _why(error: OSError, host: str, port: int, place: str) -> str:
     return f"{place} cannot be listened on ({errno.errorcode.get(error.errno or 0, 'unknown')})."
 
 
-def is_loopback(listener: socket.socket) -> bool:
+def is_near(listener: socket.socket) -> bool:
     """Tell whether only this machine reaches a listening socket."""
     address: str = listener.getsockname()[0]
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    return is_loopback(address)
 
 
 def url_host(listener: socket.socket) -> str:

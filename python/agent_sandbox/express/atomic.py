@@ -10,9 +10,9 @@ import stat
 from collections.abc import Mapping, Sequence
 
 from agent_sandbox.errors import ArgumentError, DeclarationError, FileKindError
+from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.failures import os_errors
 from agent_sandbox.express.names import temporary_name
-from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.tree import METADATA_PREFIX, Tree
 
 _MAX_LINKS = 40

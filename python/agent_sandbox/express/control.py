@@ -4,46 +4,21 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from typing import TypeVar
 from urllib.parse import parse_qsl, unquote
 
-from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_sandbox.errors import ArgumentError, SandboxNotFoundError, UnsupportedError
+from agent_sandbox.express.answers import json_answer
 from agent_sandbox.express.engine import Engine
-from agent_sandbox.express.requests import KeyRing, body, header, query
+from agent_sandbox.express.requests import KeyRing, body, header, query, read_message
 from agent_sandbox.express.sandbox import Sandbox, checked_ttl
 from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.wire import e2b, headers
 
-_MessageT = TypeVar("_MessageT", bound=BaseModel)
-
 _MAX_PAGE = 100
 _EPOCH = "1970-01-01T00:00:00Z"
-
-
-def read_message(data: bytes, kind: type[_MessageT]) -> _MessageT:
-    """Read JSON as a message.
-
-    Raises:
-        ArgumentError: E2001: it is no JSON, or a field has the wrong type.
-    """
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError:
-        raise ArgumentError from None
-
-
-def json_answer(data: bytes, status: int = 200, more: dict[str, str] | None = None) -> Response:
-    """Return an answer of ready JSON that no cache keeps."""
-    return Response(
-        data,
-        status_code=status,
-        media_type="application/json",
-        headers={"cache-control": "no-store"} | (more or {}),
-    )
 
 
 class ControlPlane:

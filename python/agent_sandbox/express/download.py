@@ -11,15 +11,14 @@ from typing import TypeVar
 from starlette.types import Message, Receive, Scope, Send
 
 from agent_sandbox.errors import FileMissingError
+from agent_sandbox.express.answers import CHUNK_BYTES
+from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.failures import os_errors
-from agent_sandbox.express.openat2 import Descriptor
+from agent_sandbox.express.requests import until_disconnected
 from agent_sandbox.express.sandbox import Sandbox
 
 _T = TypeVar("_T")
-
-CHUNK_BYTES = 262_144
-"""Read from disk and sent in one step; also what a download holds in memory, twice."""
 
 WHOLE_BYTES = 1_048_576
 """Files up to here are read in one go, by the same thread that opens them."""
@@ -120,7 +119,7 @@ class Download:
     async def _stream(
         self, first: bytes, deflate: _Deflate | None, receive: Receive, send: Send
     ) -> None:
-        gone = asyncio.get_running_loop().create_task(_disconnected(receive))
+        gone = asyncio.get_running_loop().create_task(until_disconnected(receive))
         try:
             chunk, offset = first, 0
             while not gone.done():
@@ -173,8 +172,3 @@ def _start(size: int | None, *, gzip: bool) -> Message:
 
 async def _send_chunk(send: Send, data: bytes, *, more: bool) -> None:
     await send({"type": "http.response.body", "body": data, "more_body": more})
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

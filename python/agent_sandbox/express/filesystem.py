@@ -13,11 +13,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from agent_sandbox.errors import FileMissingError, WatchLimitError
-from agent_sandbox.express.control import read_message
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.inotify import most_instances
 from agent_sandbox.express.names import absolute_path
-from agent_sandbox.express.requests import body, check_basic_user, sandbox_of
+from agent_sandbox.express.requests import body, check_basic_user, read_message, sandbox_of
 from agent_sandbox.express.sandbox import Sandbox
 from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.streams import Emit, LongAnswer, ServerStream, check_protocol, seconds

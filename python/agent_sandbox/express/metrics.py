@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 
 from prometheus_client import (
@@ -22,6 +21,7 @@ from agent_sandbox.errors import AuthenticationError
 from agent_sandbox.express.requests import KeyRing
 from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.tally import Served
+from agent_sandbox.loopback import is_loopback
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 
@@ -127,7 +127,4 @@ class _State(Collector):
 
 def _is_near(request: Request) -> bool:
     """Tell whether the caller is on this machine; a unix socket has no address and is."""
-    try:
-        return request.client is None or ipaddress.ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False
+    return request.client is None or is_loopback(request.client.host)

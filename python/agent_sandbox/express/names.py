@@ -15,9 +15,6 @@ _KERNEL_PATH_BYTES = 4_095
 """PATH_MAX without its NUL. Refused here, so that no file is written under a path that cannot be
 read: writing resolves directory and name apart, and would get one byte further."""
 
-USERS = frozenset({"", "user", "root"})
-"""User names that a caller may give; none of them has other rights than the sandbox's user."""
-
 _TEMPORARY = re.compile(r"\.~agent-sandbox\.(?P<purpose>[nrx])\.[0-9a-f]{32}")
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from types import TracebackType
 
 from agent_sandbox.errors import ConfigError
+from agent_sandbox.express.descriptors import Descriptor
 
 _SYS_OPENAT2 = 437  # the same on every architecture of ours; alpha alone differs
 
@@ -99,29 +99,3 @@ def require_openat2() -> None:
             else "/proc must be mounted."
         )
         raise ConfigError(reason=reason) from None
-
-
-class Descriptor:
-    """Owns a file descriptor: closes it at the end of a `with` block, once."""
-
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __enter__(self) -> int:
-        return self.fd
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the descriptor; a second call does nothing."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)

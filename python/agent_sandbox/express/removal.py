@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 
-from agent_sandbox.express.openat2 import Descriptor
+from agent_sandbox.express.descriptors import Descriptor
 
 _PASSES = 16
 """How often a directory is emptied again while somebody keeps filling it."""

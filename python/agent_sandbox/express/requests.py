@@ -9,9 +9,12 @@ import hashlib
 import hmac
 import time
 from collections.abc import Iterable
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
 
 from agent_sandbox.errors import (
     ArgumentError,
@@ -22,7 +25,6 @@ from agent_sandbox.errors import (
     TransferTimeoutError,
     UnsupportedError,
 )
-from agent_sandbox.express.names import USERS
 from agent_sandbox.express.sandbox import Sandbox
 from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.limits import HTTP_BODY_DEADLINE_S, MAX_PATH_BYTES
@@ -30,6 +32,11 @@ from agent_sandbox.wire import headers
 
 MAX_BODY_BYTES = 65_536
 """Longest body of a control-plane request and of an RPC; both hold no more than paths and names."""
+
+_MessageT = TypeVar("_MessageT", bound=BaseModel)
+
+USERS = frozenset({"", "user", "root"})
+"""User names that a caller may give; none of them has other rights than the sandbox's user."""
 
 _MAX_QUERY_FIELDS = 32
 _MAX_EXPIRY_DIGITS = 16
@@ -99,6 +106,24 @@ async def body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
     except TimeoutError:
         raise TransferTimeoutError from None
     return bytes(chunks)
+
+
+def read_message(data: bytes, kind: type[_MessageT]) -> _MessageT:
+    """Read JSON as a message.
+
+    Raises:
+        ArgumentError: E2001: it is no JSON, or a field has the wrong type.
+    """
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError:
+        raise ArgumentError from None
+
+
+async def until_disconnected(receive: Receive) -> None:
+    """Return once the caller is gone; nothing else may wait for messages of the same request."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def check_user(name: str) -> None:

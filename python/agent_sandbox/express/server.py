@@ -21,7 +21,7 @@ from agent_sandbox.express import preload
 from agent_sandbox.express.address import (
     BACKLOG,
     greeting,
-    is_loopback,
+    is_near,
     listen,
     read_keys,
     url_host,
@@ -94,7 +94,7 @@ def serve_tcp(config: ServeConfig) -> None:
 
     keys = read_keys(config.api_key_file) if config.api_key_file else ()
     listener = listen(config.host, config.port)
-    loopback = is_loopback(listener)
+    loopback = is_near(listener)
     if not (loopback or keys or config.insecure):
         listener.close()
         raise ConfigError(

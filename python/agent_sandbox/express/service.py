@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 from agent_sandbox.express.app import Express
+from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.isolation.config import Kind
-from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.requests import KeyRing
 from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.spares import Spares

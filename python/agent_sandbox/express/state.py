@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agent_sandbox.errors import ConfigError
+from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.isolation import prepare_directory
-from agent_sandbox.express.openat2 import Descriptor
 from agent_sandbox.express.removal import remove_tree
 
 _log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from agent_sandbox.errors import AgentSandboxError, ArgumentError, TransferTimeoutError
-from agent_sandbox.express.download import CHUNK_BYTES
+from agent_sandbox.express.answers import CHUNK_BYTES
 from agent_sandbox.express.failures import stream_end
-from agent_sandbox.express.requests import MAX_BODY_BYTES, body, header
+from agent_sandbox.express.requests import MAX_BODY_BYTES, body, header, until_disconnected
 from agent_sandbox.express.sandbox import Sandbox
 from agent_sandbox.wire import connect, headers
 
@@ -140,7 +140,7 @@ class ServerStream:
             deadline_s = None
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(self._run(self._request, message, emit))
-        gone = loop.create_task(_disconnected(receive))
+        gone = loop.create_task(until_disconnected(receive))
         try:
             await asyncio.wait(
                 (work, gone), timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED
@@ -168,8 +168,3 @@ class ServerStream:
                 lines.append((headers.ERROR_CODE.encode(), error.code.encode()))
             await send({"type": "http.response.start", "status": 200, "headers": lines})
         await send({"type": "http.response.body", "body": data, "more_body": more})
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -19,9 +19,10 @@ from agent_sandbox.errors import (
     FilePermissionError,
     SizeLimitError,
 )
+from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.failures import os_errors
 from agent_sandbox.express.names import readable, temporary_name, temporary_purpose
-from agent_sandbox.express.openat2 import Descriptor, open_below, open_in_root
+from agent_sandbox.express.openat2 import open_below, open_in_root
 from agent_sandbox.express.removal import remove_tree
 from agent_sandbox.wire.e2b import EntryInfo, FileType
 

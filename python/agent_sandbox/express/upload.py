@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_sandbox.errors import ArgumentError, TransferError, TransferTimeoutError
+from agent_sandbox.express.answers import json_answer
 from agent_sandbox.express.atomic import AtomicFile
 from agent_sandbox.express.connection import STALL_TIMEOUT_S
-from agent_sandbox.express.control import json_answer
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.multipart import PartEnd, PartReader
 from agent_sandbox.express.names import absolute_path

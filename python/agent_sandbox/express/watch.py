@@ -21,10 +21,11 @@ from agent_sandbox.errors import (
     WatchLimitError,
 )
 from agent_sandbox.express import inotify
+from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.failures import os_errors
 from agent_sandbox.express.names import readable, temporary_purpose
-from agent_sandbox.express.openat2 import Descriptor, open_below
+from agent_sandbox.express.openat2 import open_below
 from agent_sandbox.express.tree import Tree
 from agent_sandbox.wire.e2b import EventType, FilesystemEvent
 

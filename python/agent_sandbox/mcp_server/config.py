@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from agent_sandbox.limits import (
     RESOLVE_TIMEOUT_S,
     TRANSFER_TIMEOUT_S,
 )
+from agent_sandbox.loopback import is_loopback
 from agent_sandbox.mcp_server.auth.authority import Authority
 from agent_sandbox.mcp_server.auth.settings import OAuthConfig
 from agent_sandbox.mcp_server.auth.tokens import StaticTokens
@@ -152,13 +152,3 @@ class McpConfig:
                 reason=f"{self.host} is open to others: name a --token-file or an --oauth-issuer,"
                 " keep 127.0.0.1 behind an authenticating proxy, or say --insecure"
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach `host`. Unknown names count as reachable."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

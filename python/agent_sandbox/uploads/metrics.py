@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
@@ -14,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agent_sandbox.errors import UploadError, UploadNotFoundError
+from agent_sandbox.loopback import is_loopback
 from agent_sandbox.uploads.service import UploadService
 from agent_sandbox.uploads.states import State
 
@@ -79,10 +79,7 @@ class UploadCollector(Collector):
 
 def is_near(request: Request) -> bool:
     """Tell whether the caller is on this machine; a unix socket has no address and is."""
-    try:
-        return request.client is None or ipaddress.ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False
+    return request.client is None or is_loopback(request.client.host)
 
 
 def metrics_route(

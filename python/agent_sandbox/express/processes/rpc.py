@@ -18,10 +18,9 @@ from agent_sandbox.errors import (
     TransferError,
     UploadTimeoutError,
 )
-from agent_sandbox.express.control import read_message
 from agent_sandbox.express.processes.command import Command
 from agent_sandbox.express.processes.watcher import Watcher
-from agent_sandbox.express.requests import body, check_basic_user, header, sandbox_of
+from agent_sandbox.express.requests import body, check_basic_user, header, read_message, sandbox_of
 from agent_sandbox.express.sandbox import Sandbox, checked_ttl
 from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.streams import Emit, ServerStream, check_protocol, seconds

@@ -280,6 +280,22 @@ async def test_a_foreign_task_is_answered_like_one_that_never_was(
         await fields(owner, "kill_sandbox", sandbox_id=sandbox_id)
 
 
+async def test_a_session_goes_on_with_a_new_token_of_its_caller_and_with_no_other(
+    guarded: Guarded,
+) -> None:
+    issuer = guarded.issuer
+    async with RawHttp.open(guarded.server.url, issuer.token()) as raw:
+        await raw.initialize()
+        for token, status in (
+            (issuer.token(jti="another"), 200),
+            (issuer.token(sub="bob"), 404),
+            (issuer.token(client_id="other"), 404),
+            (guarded.one.token, 404),
+        ):
+            answer = await raw.post(request(1, "ping"), authorization=f"Bearer {token}")
+            assert answer.status_code == status
+
+
 def everything(answer: httpx2.Response) -> tuple[int, dict[str, str], bytes]:
     """Return all that an answer tells, but the time."""
     headers = {name: value for name, value in answer.headers.items() if name != "date"}

@@ -181,17 +181,54 @@ async def test_a_deny_file_that_cannot_be_read_keeps_every_access_token_out(
         assert (await one.post(initialize(1))).status_code == 200
 
 
-async def test_a_stream_ends_with_the_token_it_was_opened_with(fresh: Guarded) -> None:
-    # 30 s of clock skew count too, so this one ends two seconds from now.
-    token = fresh.issuer.token(exp=int(time.time()) - 27)
-    async with RawHttp.open(fresh.server.url, token) as alice:
-        await alice.initialize()
-        async with stream_of(alice) as stream:
-            await read_to_end(stream)
-        assert (await alice.post(request(1, "ping"))).status_code == 401
-        # The session lives: the caller comes with a new token.
-        more = {"authorization": f"Bearer {fresh.issuer.token()}"}
-        assert (await alice.post(request(1, "ping"), **more)).status_code == 200
+class Endless:
+    """An application whose answer begins and never ends by itself."""
+
+    def __init__(self) -> None:
+        self.started, self.ended = asyncio.Event(), asyncio.Event()
+        self.sent: list[Message] = []
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        self.started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+    async def ask(self, gate: BearerGate, method: str, token: str) -> None:
+        """Send a request through a gate, and collect what it answers."""
+
+        async def receive() -> Message:
+            return {"type": "http.request"}
+
+        async def send(message: Message) -> None:
+            self.sent.append(message)
+
+        headers = [(b"authorization", f"Bearer {token}".encode())]
+        await gate({"type": "http", "method": method, "headers": headers}, receive, send)
+
+
+IN_ORDER = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+async def test_a_stream_ends_with_its_token_and_a_call_may_finish() -> None:
+    class Brief(Authority):
+        async def verify_token(self, token: str) -> AccessToken | None:
+            ends_at = int(time.time()) + 2
+            return AccessToken(token="", client_id="x", scopes=[], expires_at=ends_at)
+
+    stream, call = Endless(), Endless()
+    with anyio.fail_after(WAIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(
+                call.ask, BearerGate(call, Brief(None, None), Challenge()), "POST", "x"
+            )
+            await call.started.wait()
+            await stream.ask(BearerGate(stream, Brief(None, None), Challenge()), "GET", "x")
+            assert stream.sent[-1] == IN_ORDER
+            assert not call.ended.is_set()
+            tasks.cancel_scope.cancel()
 
 
 async def test_a_file_that_is_empty_for_a_moment_throws_nobody_out(
@@ -217,49 +254,27 @@ async def test_a_file_that_is_empty_for_a_moment_throws_nobody_out(
         may_look.release()
         await turn.wait()
 
-    started, ended = asyncio.Event(), asyncio.Event()
-
-    async def endless(_scope: Scope, _receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    async def receive() -> Message:
-        return {"type": "http.request"}
-
+    endless = Endless()
     gate = BearerGate(endless, Authority(StaticTokens(file, None), None), Challenge())
     manager = StreamableHTTPSessionManager.__new__(StreamableHTTPSessionManager)
     manager._session_owners = {}
-    scope = {
-        "type": "http",
-        "method": "GET",
-        "headers": [(b"authorization", f"Bearer {made.token}".encode())],
-    }
     with anyio.fail_after(WAIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(gate.watch, manager)
-            tasks.start_soon(gate, scope, receive, send)
-            await started.wait()
+            tasks.start_soon(endless.ask, gate, "GET", made.token)
+            await endless.started.wait()
             for _ in range(3):
                 file.write_text("")
                 await look()
                 file.write_text(made.line)
                 await look()
-            assert not ended.is_set()
+            assert not endless.ended.is_set()
             file.write_text("")
             await look()
             await look()
-            await ended.wait()
+            await endless.ended.wait()
             tasks.cancel_scope.cancel()
-    assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+    assert endless.sent[-1] == IN_ORDER
 
 
 async def test_the_watch_goes_on_after_a_fault(caplog: pytest.LogCaptureFixture) -> None:

@@ -121,6 +121,35 @@ async def test_a_malformed_envelope_gets_a_fixed_text(raw: RawHttp, message: obj
     assert "canary" not in answer.text
 
 
+NO_OBJECTS = [[], ["canary"], "canary", 5, True]
+
+
+@pytest.mark.parametrize("arguments", NO_OBJECTS)
+async def test_arguments_that_are_no_object_are_refused_without_a_word_of_them(
+    raw: RawHttp, arguments: object
+) -> None:
+    call = {"name": "read_file", "arguments": arguments}
+    old = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    modern = json.loads(modern_call(1, "read_file"))
+    modern["params"]["arguments"] = arguments
+    lone = await raw.post(json.dumps(modern).encode(), **modern_headers("read_file"))
+    await raw.initialize()
+    in_session = await raw.post(json.dumps(old).encode())
+    for answer in (lone, in_session):
+        assert answer.json()["error"]["code"] == -32602
+        assert "canary" not in answer.text
+
+
+async def test_arguments_that_are_null_are_none(raw: RawHttp) -> None:
+    await raw.initialize()
+    for tool, works in (("list_sandboxes", True), ("read_file", False)):
+        call = {"name": tool, "arguments": None}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+        fields = (await raw.post(json.dumps(message).encode())).json()["result"]
+        assert fields["isError"] is not works
+        assert works or fields["structuredContent"]["error_category"] == "invalid_input"
+
+
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
 async def test_a_request_that_opens_no_session_is_told_of_none(raw: RawHttp, method: str) -> None:
     headers = {**raw.headers, "content-type": "application/json"}

@@ -29,6 +29,10 @@ FILE_CALLS: list[tuple[str, dict[str, Any]]] = [
     ("read_file", {"path": "/tmp/nothing"}),
     ("write_file", {"path": "/tmp/x", "content": "x"}),
     ("list_files", {"path": "/nothing"}),
+    ("run_command", {"command": "false"}),
+    ("run_command", {"command": "true", "cwd": "/nothing"}),
+    ("start_background_task", {"command": "sleep 1000"}),
+    ("create_download_url", {"path": "/tmp/nothing"}),
 ]
 """Some of them fail: adoption happens all the same."""
 

@@ -161,6 +161,20 @@ async def test_a_malformed_line_is_answered_and_the_next_one_served(
         assert (await it.ask(b"", b"  \r", PING % b"7"))["id"] == 7
 
 
+async def test_arguments_that_are_no_object_are_refused_without_a_word_of_them() -> None:
+    line = (
+        b'{"jsonrpc":"2.0","id":4,"method":"tools/call",'
+        b'"params":{"name":"read_file","arguments":%s}}'
+    )
+    async with pipe() as it:
+        for arguments in (b"[]", b'["canary"]', b'"canary"', b"5"):
+            refused = await it.ask(line % arguments)
+            assert (refused["id"], refused["error"]["code"]) == (4, -32602)
+            assert "canary" not in str(refused)
+        answer = await it.ask(line % b"null")
+        assert answer["result"]["structuredContent"]["error_category"] == "invalid_input"
+
+
 @pytest.mark.parametrize("request_id", [2**64, -1, "0", "x" * 100_000, "\u2603", ""])
 async def test_an_id_is_echoed_exactly(request_id: object) -> None:
     async with pipe() as it:

@@ -17,6 +17,8 @@ FILE_CALLS: list[tuple[str, dict[str, Any]]] = [
     ("read_file", {"path": "/tmp/nothing"}),
     ("write_file", {"path": "/tmp/x", "content": "x"}),
     ("list_files", {"path": "/tmp"}),
+    ("run_command", {"command": "false"}),
+    ("start_background_task", {"command": "sleep 1000"}),
 ]
 
 
@@ -37,7 +39,7 @@ async def left_s(client: Client, sandbox_id: str) -> float:
 
 @pytest.mark.parametrize(("tool", "arguments"), FILE_CALLS)
 @pytest.mark.parametrize("era", ERAS)
-async def test_every_file_tool_renews_by_the_servers_time(
+async def test_every_file_and_command_tool_renews_by_the_servers_time(
     express: Service, era: str, tool: str, arguments: dict[str, Any]
 ) -> None:
     box = express.create(timeout=100)
@@ -70,6 +72,7 @@ async def test_looking_renews_nothing(express: Service) -> None:
     async with connected(stdio_command(), ERAS[1], env=elsewhere(express)) as it:
         await fields(it, "list_sandboxes")
         await fields(it, "get_sandbox", sandbox_id=box.sandbox_id)
+        await fields(it, "list_background_tasks")
         assert await left_s(it, box.sandbox_id) <= 100
 
 

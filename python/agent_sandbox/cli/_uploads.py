@@ -18,7 +18,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     uploads = parser.add_argument_group(
         "upload sessions, for files that should not pass through a model",
         "Without any of these they work on this machine. Replicas share a database, a bucket and a"
-        " key file.",
+        " key file. More in docs/uploads.md.",
     )
     option = uploads.add_argument
     option(
@@ -30,12 +30,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--upload-host",
         type=_arguments.host,
         default="127.0.0.1",
+        metavar="HOST",
         help="under stdio: address that transfers listen on (127.0.0.1)",
     )
     option(
         "--upload-port",
         type=_arguments.port,
         default=0,
+        metavar="PORT",
         help="under stdio: port that transfers listen on, 0 for any free one (0)",
     )
     option(

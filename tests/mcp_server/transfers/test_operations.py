@@ -173,3 +173,30 @@ async def test_the_nginx_recipe_lets_a_large_file_through(tmp_path: Path) -> Non
                 )
                 given["url"] = given["url"].replace(f"{host}:{port}", f"127.0.0.1:{front}")
                 assert (await put(given, data)).status_code == 200
+
+
+async def test_a_port_that_is_taken_fails_the_call_and_not_the_server(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [*stdio_command(), "--upload-port", str(port)]
+        env = {"AGENT_SANDBOX_UPLOADS_DIR": str(tmp_path)}
+        async with connected(command, ERAS[1], env=env) as client:
+            for _ in range(2):
+                failed = await fields(client, "create_upload_url", filename="a", size_bytes=1)
+                assert "error" in failed
+                assert found_in(tmp_path) == []
+            taken.close()
+            given = await fields(client, "create_upload_url", filename="a", size_bytes=5)
+            assert urlsplit(given["url"]).port == port
+            assert (await put(given, b"hello")).status_code == 200
+
+
+async def test_first_calls_at_the_same_time_open_one_endpoint(tmp_path: Path) -> None:
+    env = {"AGENT_SANDBOX_UPLOADS_DIR": str(tmp_path)}
+    async with connected(stdio_command(), ERAS[1], env=env) as client:
+        opened = await asyncio.gather(
+            *(fields(client, "create_upload_url", filename="a", size_bytes=1) for _ in range(8))
+        )
+        assert len({urlsplit(one["url"]).netloc for one in opened}) == 1
+        assert len({one["upload_id"] for one in opened}) == 8
+        assert len(found_in(tmp_path)) == 1

@@ -150,9 +150,9 @@ def test_a_server_s_log_metrics_answers_rows_and_process_list_hold_no_secret(
 
 
 def ours() -> Iterator[object]:
-    """Yield every living object of the uploads package."""
+    """Yield every living object of the package."""
     for one in gc.get_objects():
-        if str(type(one).__module__).startswith("agent_sandbox.uploads"):
+        if str(type(one).__module__).startswith("agent_sandbox."):
             yield one
 
 

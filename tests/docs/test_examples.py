@@ -101,6 +101,12 @@ def test_the_recipe_for_curl_uploads_and_downloads_as_it_stands(source: str) -> 
     assert got["structuredContent"]["content_base64"] == "AP8="
 
 
+@pytest.mark.parametrize("page", ["docs/cli.md", "docs/zh/cli.md"])
+def test_the_page_of_commands_names_every_command(page: str) -> None:
+    named = set(re.findall(r"`(\w+)[^`]*`", (ROOT / page).read_text("utf-8")))
+    assert {command.name for command in cli.COMMANDS} <= named
+
+
 async def test_the_configuration_of_the_readme_gives_a_client_the_tools_that_the_docs_explain() -> (
     None
 ):

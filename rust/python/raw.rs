@@ -161,8 +161,9 @@ pub(super) fn new_ascii<T>(
 
 /// Most bytes, and most chunks, that are kept as they came. What stays smaller is copied once, into
 /// memory of its size: a larger reserve is new memory from the kernel, page by page, which for
-/// 64 KiB takes ten times as long as the copy.
-const KEPT_BYTES: usize = 512 << 10;
+/// 64 KiB takes ten times as long as the copy. Kept chunks are memory that a stream's reader would
+/// have used again, so they are few.
+const KEPT_BYTES: usize = 128 << 10;
 const KEPT_CHUNKS: usize = 16;
 
 /// The accumulator's memory: one `bytes` object that nobody else has seen yet, or the first chunks.

@@ -81,6 +81,18 @@ async def test_an_error_is_everybody_s_and_each_has_an_object_of_its_own(
     assert len({id(one) for one in others}) == 3
 
 
+async def test_those_who_wait_behind_a_busy_database_do_not_wait_again() -> None:
+    class Busy(Recorder):
+        async def __call__(self, works: Sequence[int]) -> list[int]:
+            await super().__call__(works)
+            raise UploadBusyError
+
+    recorder = Busy()
+    results = await run_all(recorder, 3 * MOST)
+    assert {type(one) for one in results} == {UploadBusyError}
+    assert recorder.batches == [[0]]
+
+
 async def test_a_fault_of_ours_reaches_one_and_leaves_nobody_waiting() -> None:
     first, *others = await run_all(Recorder(ZeroDivisionError()), 4)
     assert first == 0

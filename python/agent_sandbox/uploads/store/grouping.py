@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from agent_sandbox.errors import UploadError
+from agent_sandbox.errors import UploadBusyError, UploadError
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -40,7 +40,8 @@ class Groups(Generic[J, R]):
 
     Args:
         together: Does several jobs and returns a result for each. An `UploadError` of it is
-            everybody's; anything else reaches the one who led, and the others a plain error.
+            everybody's, and `UploadBusyError` also theirs who wait behind; anything else reaches
+            the one who led, and the others get a plain error.
     """
 
     def __init__(self, together: Callable[[Sequence[J]], Awaitable[Sequence[R]]]) -> None:
@@ -73,6 +74,11 @@ class Groups(Generic[J, R]):
             for job, result in zip(batch, results, strict=True):
                 job.result = result
         except UploadError as error:
+            if isinstance(error, UploadBusyError):
+                # The database was waited for in vain. Those behind have waited as long already,
+                # and must not begin a wait of their own.
+                batch += group.waiting
+                group.waiting = []
             for job in batch:
                 job.error = type(error)(**vars(error))
         except BaseException:

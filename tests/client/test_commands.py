@@ -109,6 +109,25 @@ async def test_binary_output_comes_as_it_is(subject: Subject) -> None:
     assert "\ufffd" in done.stdout
 
 
+async def test_a_result_holds_as_much_output_as_its_caller_wants(subject: Subject) -> None:
+    line = "seq 100000; seq 1000 >&2"
+    result = await subject.run(line, max_output_bytes=1_001)
+    for data, omitted, head, all_bytes in (
+        (result.stdout_bytes, result.stdout_omitted_bytes, result.stdout_head_bytes, 588_895),
+        (result.stderr_bytes, result.stderr_omitted_bytes, result.stderr_head_bytes, 3_893),
+    ):
+        assert (len(data), head, len(data) + omitted) == (1_001, 500, all_bytes)
+        assert data.startswith(b"1\n2\n3\n")
+    assert result.stdout_bytes.endswith(b"100000\n")
+    assert (await subject.run(line, max_output_bytes=0)).stdout_omitted_bytes == 588_895
+    for wrong in (True, 1.0, "1"):
+        with pytest.raises(TypeError):
+            await subject.run("true", max_output_bytes=wrong)
+    for wrong in (-1, 2_097_153):
+        with pytest.raises(ValueError, match="max_output_bytes"):
+            await subject.run("true", max_output_bytes=wrong)
+
+
 async def test_callbacks_get_output_while_the_command_runs(subject: Subject) -> None:
     seen: list[bytes] = []
     done = await live(subject, seen)

@@ -10,7 +10,13 @@ from agent_sandbox.client._calls import Target
 from agent_sandbox.client._drive_blocking import BlockingDriver
 from agent_sandbox.client._streams import Stream
 from agent_sandbox.client.operations import commands
-from agent_sandbox.client.operations.commands import COMMAND_TIMEOUT_S, Argv, Event, Which
+from agent_sandbox.client.operations.commands import (
+    COMMAND_TIMEOUT_S,
+    OUTPUT_BYTES,
+    Argv,
+    Event,
+    Which,
+)
 from agent_sandbox.errors import CommandTimeoutError, TransferError, UnsupportedError
 from agent_sandbox.models import CommandInfo, CommandOutput, CommandResult
 
@@ -39,11 +45,14 @@ class Commands:
         on_stdout: OnOutput | None = None,
         on_stderr: OnOutput | None = None,
         check: bool = False,
+        max_output_bytes: int = OUTPUT_BYTES,
     ) -> CommandResult:
         """Blocking twin of `Commands.run`."""
         live = on_stdout is not None or on_stderr is not None
-        call = commands.run(command, cwd, env, timeout_s, live=live)
-        collector = commands.Collector(check=check)
+        call = commands.run(
+            command, cwd, env, timeout_s, live=live, max_output_bytes=max_output_bytes
+        )
+        collector = commands.Collector(check=check, max_output_bytes=max_output_bytes)
         try:
             with Stream(self._driver, call, self._target) as events:
                 for event in events:

@@ -11,7 +11,13 @@ from agent_sandbox.client._calls import Target
 from agent_sandbox.client._drive_async import AsyncDriver
 from agent_sandbox.client._streams import AsyncStream
 from agent_sandbox.client.operations import commands
-from agent_sandbox.client.operations.commands import COMMAND_TIMEOUT_S, Argv, Event, Which
+from agent_sandbox.client.operations.commands import (
+    COMMAND_TIMEOUT_S,
+    OUTPUT_BYTES,
+    Argv,
+    Event,
+    Which,
+)
 from agent_sandbox.errors import CommandTimeoutError, TransferError, UnsupportedError
 from agent_sandbox.models import CommandInfo, CommandOutput, CommandResult
 
@@ -41,11 +47,12 @@ class Commands:
         on_stdout: OnOutput | None = None,
         on_stderr: OnOutput | None = None,
         check: bool = False,
+        max_output_bytes: int = OUTPUT_BYTES,
     ) -> CommandResult:
         """Run a command to its end and return its status and output.
 
         A status other than 0 is a result, and so is a missing program in a line of bash (127). The
-        result holds the first and the last MiB of each stream and says what is left out between.
+        result holds the first and the last part of each stream and says what is left out between.
         When this call is cancelled, or its connection breaks, the command is killed with
         everything in its process group; what it started in sessions of their own lives on. The
         sandbox does not reach the end of its life while it runs.
@@ -59,6 +66,8 @@ class Commands:
                 one; one that takes nothing for 30 s ends this call (E5010) and the command.
             on_stderr: The same for standard error.
             check: Whether a status other than 0 is an error.
+            max_output_bytes: How much of each stream the result holds, at most and by default
+                2 MiB: half of it the first part, half the last.
 
         Raises:
             FileMissingError: E4001: there is no such program, or no such directory `cwd`.
@@ -66,8 +75,10 @@ class Commands:
             CommandFailedError: E5009: `check`, and the status is not 0; `.result` has it.
         """
         live = on_stdout is not None or on_stderr is not None
-        call = commands.run(command, cwd, env, timeout_s, live=live)
-        collector = commands.Collector(check=check)
+        call = commands.run(
+            command, cwd, env, timeout_s, live=live, max_output_bytes=max_output_bytes
+        )
+        collector = commands.Collector(check=check, max_output_bytes=max_output_bytes)
         try:
             async with AsyncStream(self._driver, call, self._target) as events:
                 async for event in events:

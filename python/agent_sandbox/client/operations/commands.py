@@ -103,12 +103,14 @@ def run(
     timeout_s: float | None,
     *,
     live: bool,
+    max_output_bytes: int,
 ) -> Call[Events]:
     """Return the call that runs a command in the foreground."""
     wanted = Wanted.of(command, cwd, env)
+    _check_output_bytes(max_output_bytes)
     more = {headers.ON_DISCONNECT: "kill"}
     if not live:
-        more[headers.OUTPUT_LIMIT] = str(OUTPUT_BYTES)
+        more[headers.OUTPUT_LIMIT] = str(max_output_bytes)
     body = wanted.message(stdin=False, terminal=None, tag=None)
     return _stream("Start", body, more, checked_timeout(timeout_s))
 
@@ -222,16 +224,24 @@ def checked_timeout(timeout_s: float | None) -> float | None:
     return float(timeout_s)
 
 
+def _check_output_bytes(max_output_bytes: int) -> None:
+    if isinstance(max_output_bytes, bool) or not isinstance(max_output_bytes, int):
+        raise TypeError("max_output_bytes must be an int")
+    if not 0 <= max_output_bytes <= OUTPUT_BYTES:
+        raise ValueError(f"max_output_bytes must be 0 to {OUTPUT_BYTES}")
+
+
 class Collector:
     """Makes a result of events, in bounded memory.
 
     Args:
         check: Whether a status other than 0 is an error.
+        max_output_bytes: How much of each stream is held.
     """
 
-    def __init__(self, *, check: bool = False) -> None:
+    def __init__(self, *, check: bool = False, max_output_bytes: int = OUTPUT_BYTES) -> None:
         self._check = check
-        self._out, self._err = OutputBuffer(OUTPUT_BYTES), OutputBuffer(OUTPUT_BYTES)
+        self._out, self._err = OutputBuffer(max_output_bytes), OutputBuffer(max_output_bytes)
         self._code: int | None = None
 
     def take(self, event: Event) -> None:

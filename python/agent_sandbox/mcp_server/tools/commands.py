@@ -47,7 +47,12 @@ async def run_command(call: Call, arguments: RunArguments) -> Fields:
     timeout_s = float(arguments.timeout_seconds or COMMAND_S)
 
     async def run(sandbox: Sandbox) -> CommandResult:
-        return await sandbox.commands.run(arguments.command, cwd=cwd, timeout_s=timeout_s)
+        return await sandbox.commands.run(
+            arguments.command,
+            cwd=cwd,
+            timeout_s=timeout_s,
+            max_output_bytes=outputs.OUTPUT_BYTES,
+        )
 
     result = await call.registry.use(
         call.use, arguments.sandbox_id, run, CommandTimeoutError, timeout_s + _SLACK_S

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import anyio
 import pytest
 from tests.mcp_server.conftest import Caller, Connect
 from tests.support.express import Service
@@ -12,6 +13,9 @@ from tests.support.mcp_servers import ERAS, connected, http_server
 from tests.support.tasks import NO_SUCH_TASK, elsewhere, entry, fields_of, listed, until
 
 from agent_sandbox.mcp_server.outputs import OUTPUT_BYTES
+from agent_sandbox.mcp_server.ownership import Use
+from agent_sandbox.mcp_server.principals import ANONYMOUS
+from agent_sandbox.mcp_server.tasks import Tasks
 
 
 async def test_a_task_goes_on_after_its_call_and_tells_its_output_and_its_end(call: Caller) -> None:
@@ -184,3 +188,41 @@ async def test_looking_at_a_task_renews_its_sandbox_and_listing_does_not(express
             await fields_of(client, "get_background_task", task_id=started["task_id"])
             await fields_of(client, "get_sandbox", sandbox_id=sandbox_id)
             assert end_at(sandbox_id) > before
+
+
+class Stuck:
+    """A registry, a sandbox and its commands in one, whose starts never answer."""
+
+    sandbox_id = "x"
+
+    def __init__(self) -> None:
+        self.commands = self
+        self.started = anyio.Event()
+        self.tags: list[str] = []
+        self.killed: list[str] = []
+
+    async def use(self, _use: Use, _id: None, operation: Any, *_more: Any) -> Any:
+        return await operation(self)
+
+    async def start(self, _argv: Any, *, tag: str, **_more: Any) -> None:
+        self.tags.append(tag)
+        self.started.set()
+        await anyio.sleep_forever()
+
+    async def kill(self, tag: str) -> None:
+        self.killed.append(tag)
+
+
+async def test_a_cancelled_start_leaves_no_task_behind_that_nobody_knows() -> None:
+    stuck = Stuck()
+    tasks, use = Tasks(stuck), Use(None, ANONYMOUS)  # type: ignore[arg-type]  # it does as one
+
+    async def start() -> None:
+        await tasks.start(use, None, "true", cwd=None, retain_s=None)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(start)
+        await stuck.started.wait()
+        group.cancel_scope.cancel()
+    assert len(stuck.tags) == 1
+    assert stuck.killed == stuck.tags

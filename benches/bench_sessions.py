@@ -18,12 +18,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import psutil
 from benches._harness import Row
+
+from agent_sandbox.express.state import default_state_dir
 
 SIZE_BYTES = 1_048_576
 SESSIONS = 32
@@ -32,6 +33,8 @@ ROUNDS = 3
 PATH = "/tmp/bench.bin"  # noqa: S108 - in the sandbox
 WAIT_S = 120.0
 LEFT_AFTER_S = 10.0
+KEPT_CONNECTIONS = 20
+"""Sockets between the server and its service that stay open for the next calls."""
 
 _SERVER = """
 import asyncio, json, signal, time
@@ -128,6 +131,7 @@ class Session:
     """A session of 2025-11-25 over bare HTTP: the official client would be what is measured."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str) -> None:
+        self.sandbox_id = ""
         self._http = http
         self._url = url
         self._headers = {
@@ -171,7 +175,7 @@ async def _open(http: httpx2.AsyncClient, url: str, count: int) -> list[Session]
     async def ready(session: Session) -> None:
         async with slots:
             await session.open()
-            await session.call("create_sandbox")
+            session.sandbox_id = (await session.call("create_sandbox"))["sandbox_id"]
 
     await asyncio.gather(*map(ready, sessions))
     return sessions
@@ -216,7 +220,7 @@ def fields_of(answer: bytes) -> dict[str, Any]:
 async def _close(server: Server) -> int:
     process = psutil.Process(server.process.pid)
     async with _client(8) as http:
-        for session in await _open(http, server.url, 16):  # connections are kept, at most so many
+        for session in await _open(http, server.url, 1):
             await session.close()
         await asyncio.sleep(1)
         before = _held(process)
@@ -224,8 +228,8 @@ async def _close(server: Server) -> int:
         for session in sessions:
             await session.close()
         await asyncio.sleep(LEFT_AFTER_S)
-        left = _held(process) - before
-    return max(0, left)
+        more = _held(process) - before - KEPT_CONNECTIONS
+    return max(0, more) + _directories([session.sandbox_id for session in sessions])
 
 
 def _client(connections: int) -> httpx2.AsyncClient:
@@ -234,16 +238,12 @@ def _client(connections: int) -> httpx2.AsyncClient:
 
 
 def _held(server: psutil.Process) -> int:
-    """Count the processes below the server, and what its service holds open and on disk."""
-    below = server.children(recursive=True)
+    """Count the processes below the server, and what its service holds open."""
     (service,) = server.children()
-    roots = {entry.path for entry in service.open_files()}
-    return len(below) + service.num_fds() + len(roots) + _directories(service)
+    return len(server.children(recursive=True)) + service.num_fds()
 
 
-def _directories(service: psutil.Process) -> int:
-    base = Path("/var/lib/agent-sandbox") if os.geteuid() == 0 else None
-    if base is None:
-        home = os.environ.get("XDG_STATE_HOME", "")
-        base = Path(home or Path.home() / ".local" / "state") / "agent-sandbox"
-    return len(list(base.glob("instances/*/*/root")))
+def _directories(sandbox_ids: list[str]) -> int:
+    """Count the directories of these sandboxes; others on this machine have theirs beside them."""
+    instances = default_state_dir() / "instances"
+    return sum(bool(list(instances.glob(f"*/{sandbox_id}"))) for sandbox_id in sandbox_ids)

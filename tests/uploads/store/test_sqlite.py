@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,44 @@ async def test_a_lock_that_stays_is_busy_after_the_bound_and_changes_nothing(
     other.execute("ROLLBACK")
     other.close()
     assert await store.read("a") is None
+    await store.close()
+
+
+async def test_those_who_wait_behind_a_lock_that_stays_do_not_wait_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(tmp_path / "db", busy_timeout_s=1.0)
+    await store.migrate()
+    batches: list[int] = []
+    began = threading.Event()
+    real = store._execute
+
+    def execute(batch: list[Any]) -> None:
+        batches.append(len(batch))
+        began.set()
+        real(batch)
+
+    monkeypatch.setattr(store, "_execute", execute)
+    other = sqlite3.connect(tmp_path / "db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    busy: list[str] = []
+
+    async def create(name: str) -> None:
+        try:
+            await store.create(new(upload_id=name))
+        except UploadBusyError:
+            busy.append(name)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(create, "first")
+        assert await anyio.to_thread.run_sync(began.wait, 10)
+        for name in ("second", "third"):
+            group.start_soon(create, name)
+    other.execute("COMMIT")
+    other.close()
+    assert sorted(busy) == ["first", "second", "third"]
+    assert batches == [1]
+    assert (await store.create(new(upload_id="later"))).state is State.PENDING
     await store.close()
 
 

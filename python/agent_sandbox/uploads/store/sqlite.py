@@ -102,6 +102,12 @@ class SqliteStore(SqlStore):
                     break  # done by the one before; more wait, and more may still join
                 batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
                 await run_sync(self._execute, batch, limiter=self._turn)
+                if isinstance(batch[0].error, UploadBusyError):
+                    # The lock was waited for in vain. Those behind have waited as long already,
+                    # and must not begin a wait of their own.
+                    for behind in self._waiting:
+                        behind.error = UploadBusyError()
+                    self._waiting = []
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:

@@ -171,7 +171,7 @@ def long_lived(roots: list[psutil.Process]) -> dict[int, Measured]:
     for root in roots:
         for one in (root, *root.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
-                name = " ".join(one.cmdline()[2:4]) or one.name()  # after python -m
+                name = " ".join(one.cmdline()[2:4]).strip() or one.name()  # after python -m
                 found[one.pid] = Measured(name, one.num_fds(), one.memory_info().rss)
     return found
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from io import FileIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.cli.conftest import WAIT_S, Shell
@@ -168,13 +173,51 @@ def test_a_place_of_somebody_else_is_refused(common: Path, monkeypatch: pytest.M
         user.open_directory()
 
 
+def test_two_that_find_no_service_at_the_same_moment_start_one(
+    common: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2, timeout=WAIT_S)
+    never = threading.Barrier(2, timeout=0.5)  # one at a time looks again before it starts it
+    looked = threading.local()
+    ordinary, started = user._listens, list[int]()
+
+    def listens(path: str) -> bool:
+        found = ordinary(path)
+        looked.times = getattr(looked, "times", 0) + 1
+        if looked.times == 1:
+            both.wait()
+        else:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                never.wait()
+        return found
+
+    def launch(listener: int, options: Options, **_: int) -> tuple[object, FileIO]:
+        started.append(os.dup(listener))
+        told, tell = os.pipe()
+        os.write(tell, b"started")
+        os.close(tell)
+        return SimpleNamespace(), FileIO(told)
+
+    monkeypatch.setattr(user, "_listens", listens)
+    monkeypatch.setattr(user, "launch", launch)
+    with (
+        user.UserProvider(start=True) as one,
+        user.UserProvider(start=True) as two,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        # Whoever is first goes on to use it: the other must not wait for the end of that.
+        list(threads.map(lambda provider: provider.open(), [one, two]))
+    assert len(started) == 1
+    os.close(started[0])
+
+
 def test_who_waits_too_long_for_others_is_told(
     common: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user, "LOCK_S", 0.05)
     directory = user.open_directory()
     lock = user._open_lock(directory)
-    user._take(lock, fcntl.LOCK_EX)
+    assert user._takes(lock, fcntl.LOCK_EX)
     with user.UserProvider(Options(), start=True) as provider, pytest.raises(SandboxTimeoutError):
         provider.open()
     os.close(lock)

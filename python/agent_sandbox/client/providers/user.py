@@ -42,7 +42,6 @@ COMMON = "/tmp"  # noqa: S108 - what is found in it is checked
 """Where the private directory is made without an XDG_RUNTIME_DIR; the same for every program."""
 
 _PAUSE_S = 0.02
-_ATTEMPTS = 5
 _BACKLOG = 1024
 _MAX_HOW_BYTES = 100
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -108,18 +107,21 @@ class UserProvider:
         if self._lock is None:
             self._lock = _open_lock(self._directory)
         path = f"/proc/self/fd/{self._directory}/s"  # short, and nobody can exchange what it names
-        for _ in range(_ATTEMPTS):
-            _take(self._lock, fcntl.LOCK_SH)
-            if _listens(path):
-                self._check_options()
-                return Endpoint(Target("http://localhost", {}), uds=path, coding="identity")
-            if not self._start:
-                raise SandboxNotFoundError
-            _take(self._lock, fcntl.LOCK_EX)
-            if not _listens(path):
-                self._launch(path)
-            # From here another one may come between the two locks: then look once more.
-        raise SandboxUnavailableError
+        until = time.monotonic() + LOCK_S
+        while time.monotonic() < until:
+            if _takes(self._lock, fcntl.LOCK_SH):
+                if _listens(path):
+                    self._check_options()
+                    return Endpoint(Target("http://localhost", {}), uds=path, coding="identity")
+                if not self._start:
+                    raise SandboxNotFoundError
+                # Not by waiting: who starts it meanwhile goes on to use it, maybe for long.
+                if _takes(self._lock, fcntl.LOCK_EX):
+                    if not _listens(path):
+                        self._launch(path)
+                    continue
+            time.sleep(_PAUSE_S)
+        raise SandboxTimeoutError
 
     def _check_options(self) -> None:
         if self._options is None:
@@ -217,17 +219,14 @@ def _open_lock(directory: int) -> int:
         ) from None
 
 
-def _take(lock: int, how: int) -> None:
-    """Take the lock, or change how it is held; waits for others, but not for ever."""
-    until = time.monotonic() + LOCK_S
-    while True:
-        try:
-            fcntl.flock(lock, how | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise SandboxTimeoutError from None
-            time.sleep(_PAUSE_S)
+def _takes(lock: int, how: int) -> bool:
+    """Take the lock, or change how it is held; where others are in the way, hold nothing."""
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        return False
+    return True
 
 
 def _listens(path: str) -> bool:

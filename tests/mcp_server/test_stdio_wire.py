@@ -276,6 +276,41 @@ async def test_a_second_request_with_an_id_in_flight_is_refused_without_it_and_t
         assert (await it.ask(PING % twin))["id"] == json.loads(twin)  # free again
 
 
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        b'{"jsonrpc":"1.0","id":"01","method":"ping"}',
+        padded(PING % b"1", MAX_STDIO_LINE_BYTES + 1),
+    ],
+    ids=["malformed", "too long"],
+)
+async def test_a_refused_line_with_an_id_in_flight_is_answered_without_it_and_the_call_unhurt(
+    express: Service, malformed: bytes
+) -> None:
+    text = base64.b64encode(os.urandom(MAX_FILE_BYTES)).decode()
+    async with held_calls(express, b"GET /files") as (it, relay, _):
+        await it.ask(tool_call(0, "upload_file", path="/tmp/x", content_base64=text))
+        await it.send(tool_call(1, "download_file", path="/tmp/x"))
+        await relay.wait_held()
+        refused = await it.ask(malformed)
+        assert (refused["id"], refused["error"]["code"]) == (None, -32600)
+        relay.release()
+        answer = await it.receive()
+        assert answer["id"] == 1
+        assert answer["result"]["structuredContent"]["content_base64"] == text
+
+
+async def test_a_refused_line_does_not_disturb_the_call_with_its_id_that_follows() -> None:
+    text = base64.b64encode(os.urandom(MAX_FILE_BYTES)).decode()
+    async with pipe() as it:
+        await it.ask(tool_call(0, "upload_file", path="/tmp/x", content_base64=text))
+        malformed = b'{"jsonrpc":"1.0","id":1,"method":"ping"}'
+        refused = await it.ask(malformed, tool_call(1, "download_file", path="/tmp/x"))
+        assert refused["id"] == 1
+        answer = await it.receive()
+        assert answer["result"]["structuredContent"]["content_base64"] == text
+
+
 async def test_a_cancelled_id_is_free_once_its_handler_has_ended_and_nothing_was_written(
     express: Service,
 ) -> None:

@@ -57,6 +57,10 @@ _LONG_ANSWER = f"The answer is longer than a line may be ({MAX_STDIO_LINE_BYTES:
 _IN_FLIGHT = "A request with this id is being served: use another id."
 
 
+class _OwnAnswer(SessionMessage):
+    """An answer of this transport's: it ends no request, whatever its id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wire:
     """The two descriptors that carry the protocol, away from 0 and 1."""
@@ -100,9 +104,9 @@ async def serve_stdio(
 ) -> None:
     """Serve one client until it closes its side, or `wire` breaks, or the task is cancelled.
 
-    Lines over 8 MiB and malformed ones are answered with an error and the next line is served. A
-    request whose id is in flight is refused with `id: null`, since an answer with that id would
-    settle the client's first call.
+    Lines over 8 MiB and malformed ones are answered with an error and the next line is served.
+    What is refused while its id is in flight is answered with `id: null`, since an answer with that
+    id would settle the client's first call.
 
     Args:
         server: What answers.
@@ -154,14 +158,13 @@ class _Connection:
 
     async def _take(self, message: JSONRPCMessage | Refusal) -> None:
         if isinstance(message, Refusal):
-            await self._own_answers.send(SessionMessage(message.answer))
+            await self._refuse(message.answer)
             return
         metadata = None
         if isinstance(message, JSONRPCRequest):
             key = canonical_id(message.id)
             if key in self._in_flight:
-                answer = error_answer(INVALID_REQUEST, _IN_FLIGHT)
-                await self._own_answers.send(SessionMessage(answer))
+                await self._refuse(error_answer(INVALID_REQUEST, _IN_FLIGHT))
                 return
             request = self._in_flight[key] = LineRequest()
 
@@ -170,6 +173,11 @@ class _Connection:
 
             metadata = ServerMessageMetadata(request_context=request, on_request_unanswered=free)
         await self._forward.send(SessionMessage(message, metadata=metadata))
+
+    async def _refuse(self, answer: JSONRPCError) -> None:
+        if answer.id is not None and canonical_id(answer.id) in self._in_flight:
+            answer = answer.model_copy(update={"id": None})
+        await self._own_answers.send(_OwnAnswer(answer))
 
     def end(self) -> None:
         """Take nothing more from the client, and stop writing soon."""
@@ -186,10 +194,7 @@ class _Connection:
         try:
             async with self._written:
                 async for item in self._written:
-                    request_id = _answered_id(item.message)
-                    request = None
-                    if request_id is not None:
-                        request = self._in_flight.pop(canonical_id(request_id), None)
+                    request = self._answered(item)
                     if anyio.current_time() >= self._write_until:
                         continue
                     line = to_line(item.message, request.spliced if request else None)
@@ -199,6 +204,12 @@ class _Connection:
             self.end()
         finally:
             self.flushed.set()
+
+    def _answered(self, item: SessionMessage) -> LineRequest | None:
+        request_id = _answered_id(item.message)
+        if request_id is None or isinstance(item, _OwnAnswer):
+            return None
+        return self._in_flight.pop(canonical_id(request_id), None)
 
 
 _SERIALIZERS: dict[type, TypeAdapter[Any]] = {

@@ -47,7 +47,21 @@ async def test_a_host_that_is_not_ours_is_421(raw: RawHttp, host: str) -> None:
     assert host not in answer.text or not host
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9", "[::1]:8000"])
+@pytest.mark.parametrize("path", ["/mcp/", "/health/"])
+async def test_no_answer_leads_to_a_host_that_nobody_checked(raw: RawHttp, path: str) -> None:
+    url = raw.url.removesuffix("/mcp") + path
+    answer = await raw.http.post(url, content=initialize(1), headers={"host": "evil.example"})
+    assert answer.status_code in (404, 421)
+    assert "evil" not in str(answer.headers)
+
+
+async def test_an_address_that_ends_in_a_slash_is_served(raw: RawHttp) -> None:
+    raw.url += "/"
+    await raw.initialize()
+    assert (await raw.post(request(1, "ping"))).json()["result"] == {}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9", "LocalHost", "[::1]:8000"])
 async def test_a_loopback_name_is_ours_with_any_port(raw: RawHttp, host: str) -> None:
     assert (await raw.post(initialize(1), host=host)).status_code == 200
 
@@ -66,7 +80,7 @@ async def test_a_foreign_origin_is_403_whatever_the_method(raw: RawHttp, origin:
 
 
 async def test_a_local_origin_is_allowed_and_a_configured_one_too() -> None:
-    config = {"allowed_hosts": ["mcp.example"], "allowed_origins": ["https://app.example"]}
+    config = {"allowed_hosts": ["MCP.example"], "allowed_origins": ["https://app.example"]}
     with http_server(config) as server:
         async with RawHttp.open(server.url) as raw:
             for origin in ("http://localhost:3000", "https://app.example"):
@@ -269,6 +283,9 @@ async def test_in_one_session_an_id_in_flight_is_refused_and_the_first_call_unhu
         large = "x" * 100_000
         refused = await raw.post(tool_call(1, "write_file", path="/tmp/y", content=large))
         assert refused.status_code == 400
+        for name in (b'"id"', b'"\\u0069d"'):  # of two ids the last one counts
+            twice = request(3, "ping", x=large)[:-1] + b"," + name + b":1}"
+            assert (await raw.post(twice)).status_code == 400
         assert (await raw.post(request(2, "ping"))).status_code == 200
         assert (await other.post(request(1, "ping"))).status_code == 200
         relay.release()

@@ -89,15 +89,18 @@ def build_http_app(config: McpConfig, public_url: str) -> Starlette:
                 await stack.enter_async_context(protection.watching())
             yield
 
-    return Starlette(
+    app = Starlette(
         routes=[
-            Route(MCP_PATH, NoStore(guard)),
+            *(Route(path, NoStore(guard)) for path in (MCP_PATH, f"{MCP_PATH}/")),
             Route("/health", _health, methods=["GET"]),
             *(Route(path, transfers) for path in TransferRoutes.PATHS),
             *(protection.routes if protection is not None else ()),
         ],
         lifespan=lifespan,
     )
+    # A redirect would lead to whatever Host the request names, before anything has checked it.
+    app.router.redirect_slashes = False
+    return app
 
 
 class NoStore:

@@ -258,7 +258,7 @@ def _request_id(body: bytes) -> RequestId | None:
     Raises:
         ValueError: It has an id that no request can have.
     """
-    if len(body) > WHOLLY_PARSED_BYTES:
+    if len(body) > WHOLLY_PARSED_BYTES and _has_one_id(body):
         found = peek_id(body[:KEPT_BYTES], body[-KEPT_BYTES:])
         if found is not None:
             return found
@@ -272,3 +272,8 @@ def _request_id(body: bytes) -> RequestId | None:
     if request_id is None:
         raise ValueError
     return request_id
+
+
+def _has_one_id(body: bytes) -> bool:
+    # Of two, the SDK takes the last one, wherever it stands. An escaped name may be one, too.
+    return body.count(b'"id"') == 1 and b"\\u0069" not in body and b"\\u0064" not in body

@@ -43,7 +43,8 @@ def _none_or_allowed(values: list[str], allowed: Sequence[str]) -> bool:
 
 
 def _is_allowed(value: str, allowed: Sequence[str]) -> bool:
-    for pattern in allowed:
+    value = value.lower()  # names of hosts and schemes have no case (RFC 3986 section 3.2.2)
+    for pattern in map(str.lower, allowed):
         if pattern in ("*", value):
             return True
         name, separator, port = value.rpartition(":")

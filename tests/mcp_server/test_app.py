@@ -108,6 +108,10 @@ def test_the_module_is_a_stdio_server_that_ends_with_its_input() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
+def test_a_stdio_server_cleans_up_and_ends_before_the_official_client_kills_it() -> None:
+    assert app.STDIO_CLEANUP_S < app.STDIO_EXIT_S < 2
+
+
 @pytest.mark.parametrize("left", [frozenset(), frozenset({"x"})])
 @pytest.mark.parametrize("provider", ["local", "express"])
 def test_a_hard_exit_hands_over_what_another_service_still_has(

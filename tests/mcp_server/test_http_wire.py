@@ -243,17 +243,17 @@ def test_a_body_that_does_not_arrive_is_cut_at_the_deadline(
     impatient: HttpServer, era: str
 ) -> None:
     with socket.create_connection(impatient.address, timeout=WAIT_S) as peer:
+        began = time.monotonic()
         peer.sendall(
             b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Accept: application/json\r\nContent-Length: 4194304\r\n"
             b"MCP-Protocol-Version: " + era.encode() + b"\r\n\r\n{"
         )
-        began = time.monotonic()
         received = b""
         while chunk := peer.recv(65536):
             received += chunk
         assert received.startswith(b"HTTP/1.1 408 ")
-        assert 0.4 < time.monotonic() - began < 5
+        assert time.monotonic() - began >= 0.5
 
 
 @asynccontextmanager

@@ -22,23 +22,21 @@ from agent_sandbox.mcp_server.logs import log
 def hand_off(settings: Settings, sandbox_ids: Iterable[str]) -> None:
     """Let a new process destroy sandboxes; never waits for it, and never raises."""
     order = json.dumps({"settings": asdict(settings), "sandbox_ids": sorted(sandbox_ids)})
-    reading, writing = os.pipe()
     try:
-        # The pipe holds the whole order (64 KiB), so that this process need not wait.
-        os.set_blocking(writing, False)
-        os.write(writing, order.encode())
-        # Its own session: what ends this process, or the terminal, does not end it.
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "agent_sandbox.mcp_server.finish"],
-            stdin=reading,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
+        # In memory and not in a pipe: one that the new process does not read yet holds 64 KiB at
+        # most, and the rest of the order would be lost or waited for.
+        with open(os.memfd_create("order"), "w+b") as given:
+            given.write(order.encode())
+            given.seek(0)
+            # Its own session: what ends this process, or the terminal, does not end it.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "agent_sandbox.mcp_server.finish"],
+                stdin=given,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
         process.returncode = 0  # nobody waits for it, and that is no leak
     except OSError as error:
         log.warning("the destruction of sandboxes cannot be handed over (%s)", type(error).__name__)
-    finally:
-        os.close(reading)
-        os.close(writing)

@@ -52,6 +52,9 @@ FLUSH_S = 0.3
 UNREAD_MESSAGES = 16
 """Messages that may wait for the server before reading pauses."""
 
+LOOK_S = 0.1
+"""While reading pauses, how often it is looked whether the client has gone."""
+
 _LONG = f"The line is longer than {MAX_STDIO_LINE_BYTES:,} bytes."
 _LONG_ANSWER = f"The answer is longer than a line may be ({MAX_STDIO_LINE_BYTES:,} bytes)."
 _IN_FLIGHT = "A request with this id is being served: use another id."
@@ -264,6 +267,7 @@ class _Inbox:
     def __init__(self, fd: int, on_eof: Callable[[], None]) -> None:
         self._fd = fd
         self._on_eof = on_eof
+        self._told = False
         self._loop = asyncio.get_running_loop()
         self.room = threading.Semaphore(UNREAD_MESSAGES)
         self._send: MemoryObjectSendStream[JSONRPCMessage | Refusal]
@@ -277,11 +281,23 @@ class _Inbox:
             while chunk := _read_some(self._fd):
                 for line in splitter.feed(chunk):
                     if isinstance(line, LongLine) or line.strip():
-                        self.room.acquire()
+                        self._wait_for_room()
                         self._loop.call_soon_threadsafe(self._deliver, _parse(line))
-        self._on_eof()
+        self._tell_eof()
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._send.close)
+
+    def _wait_for_room(self) -> None:
+        # A client that reads no answers stops the server from taking messages, and us from
+        # reading: its going would never be met in what is left to read.
+        while not self.room.acquire(timeout=LOOK_S):
+            if _is_hung_up(self._fd):
+                self._tell_eof()
+
+    def _tell_eof(self) -> None:
+        if not self._told:
+            self._told = True
+            self._on_eof()
 
     def _deliver(self, message: JSONRPCMessage | Refusal) -> None:
         with suppress(anyio.BrokenResourceError):  # nobody listens any more
@@ -292,6 +308,12 @@ def _parse(line: bytes | LongLine) -> JSONRPCMessage | Refusal:
     if isinstance(line, LongLine):
         return Refusal(error_answer(INVALID_REQUEST, _LONG, peek_id(line.head, line.tail)))
     return parse_message(line)
+
+
+def _is_hung_up(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)  # of a socket; a pipe tells it unasked
+    return bool(poll.poll(0))
 
 
 def _read_some(fd: int) -> bytes:

@@ -69,6 +69,24 @@ async def test_a_failing_destroy_is_tried_again(
         assert client.calls == {"a": 4}
 
 
+async def test_the_pauses_between_tries_grow_and_stay_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+
+    client = Destroyer(lambda count: SandboxUnavailableError() if count < 12 else True)
+    async with reaping(client) as it:
+        with monkeypatch.context() as patched:
+            patched.setattr(anyio, "sleep", note)
+            it.doom(["a"])
+            assert await it.drain(WAIT_S) == set()
+    assert pauses[:3] == [0.1, 0.2, 0.4]
+    assert pauses[-2:] == [reaper.LONGEST_PAUSE_S] * 2
+
+
 async def test_a_slow_destroy_is_recorded_until_it_is_done_and_drain_is_bounded() -> None:
     client = Destroyer(lambda _: True)
     client.open = anyio.Event()
@@ -76,7 +94,8 @@ async def test_a_slow_destroy_is_recorded_until_it_is_done_and_drain_is_bounded(
         it.doom(["a"])
         assert await it.drain(0.01) == {"a"}
         client.open.set()
-        assert await it.drain(WAIT_S) == set()
+        with anyio.fail_after(WAIT_S):  # told at the end, not when the time of `drain` is over
+            assert await it.drain(10 * WAIT_S) == set()
 
 
 async def test_what_is_recorded_already_is_not_destroyed_twice() -> None:

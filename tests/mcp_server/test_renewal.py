@@ -108,6 +108,33 @@ async def test_settling_waits_for_a_renewal_that_is_on_its_way() -> None:
         assert sandbox.by == [300]
 
 
+async def test_a_caller_that_settles_and_goes_away_takes_no_renewal_with_it() -> None:
+    async with leased() as (lease, sandbox):
+        with lease.held():
+            pass
+        sandbox.open = anyio.Event()
+        with anyio.CancelScope() as going:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lease.settle)
+                await sandbox.until(1)
+                with anyio.fail_after(WAIT_S):
+                    while lease._running:  # the lease's own task has nothing left to do
+                        await anyio.lowlevel.checkpoint()
+                going.cancel()
+        sandbox.open.set()
+        await sandbox.until(2)
+
+
+@pytest.mark.parametrize(("ttl_seconds", "age_s"), [(300, 1.1), (50, 0.6)])
+async def test_a_renewal_is_old_after_a_second_and_for_a_short_life_after_a_hundredth_of_it(
+    ttl_seconds: int, age_s: float
+) -> None:
+    async with leased(ttl_seconds) as (lease, sandbox):
+        lease._began -= age_s
+        with lease.held():
+            await sandbox.until(1)
+
+
 async def test_a_changed_time_counts_from_the_next_renewal() -> None:
     async with leased() as (lease, sandbox):
         lease.ttl_seconds = 5

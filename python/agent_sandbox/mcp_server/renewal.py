@@ -116,6 +116,7 @@ class Lease:
             log_unexpected("renewal", error)
         except anyio.get_cancelled_exc_class():
             self._used = True
+            self._run_or_wake()  # who waited is gone, and the calls still need their renewal
             raise
         finally:
             sent.set()

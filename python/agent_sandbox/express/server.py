@@ -32,6 +32,7 @@ from agent_sandbox.express.isolation import Spawner
 from agent_sandbox.express.logs import Form, configure_logging
 from agent_sandbox.express.openat2 import require_openat2
 from agent_sandbox.express.privileges import drop_privileges, seal_imports, service_ids
+from agent_sandbox.express.selector import make_loop
 from agent_sandbox.express.service import Service
 from agent_sandbox.express.state import default_state_dir, open_state_dir
 from agent_sandbox.express.unused import wait_until_unused
@@ -176,13 +177,13 @@ def _prepared(state_dir: Path | None, how: _How, make: Callable[..., Service]) -
     uid, gid = service_ids()
     state = open_state_dir(state_dir or default_state_dir(), uid=uid, gid=gid)
     # Before the rights are dropped: the interpreter may lie where the service's user cannot read.
+    _raise_descriptor_limit()  # and before the zygote: how much a command may have depends on it
     spawner = None
     if choose_kind(how.isolation) is not None:
         as_root = os.geteuid() == 0
         spawner = Spawner.launch(user=uid if as_root else None, group=gid if as_root else None)
     keep_freed_memory()
     os.umask(0o022)
-    _raise_descriptor_limit()
     preload.load()
     drop_privileges(uid, gid)
     seal_imports()
@@ -192,7 +193,7 @@ def _prepared(state_dir: Path | None, how: _How, make: Callable[..., Service]) -
 
 def _run(server: _Server, listener: socket.socket) -> None:
     listener.setblocking(False)
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(server.serve(sockets=[listener]))
 
 

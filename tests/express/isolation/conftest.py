@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -119,8 +120,11 @@ class Service:
             self.process.kill()
             self.process.wait()
             self.process.stdout.close()
-        for parent in Path("/sys/fs/cgroup").glob(f"*/**/agent-sandbox-{self.process.pid}"):
-            cgroups.remove_tree(str(parent))
+        # This glob goes on where a group of others vanishes meanwhile, that of pathlib does not.
+        for parent in glob.glob(
+            f"/sys/fs/cgroup/*/**/agent-sandbox-{self.process.pid}", recursive=True
+        ):
+            cgroups.remove_tree(parent)
 
 
 class Box:

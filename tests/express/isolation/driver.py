@@ -9,6 +9,7 @@ import asyncio
 import concurrent.futures.thread  # noqa: F401 - asyncio imports it late, when nothing can be
 import json
 import os
+import resource
 import sys
 import types
 from typing import Any
@@ -110,6 +111,12 @@ class Driver:
 
     async def stop(self, name: str) -> dict[str, Any]:
         await self.sandboxes.pop(name).stop()
+        return {}
+
+    async def let_fork(self, allowed: bool) -> dict[str, Any]:
+        zygote = self.spawner._process.pid
+        hard = resource.prlimit(zygote, resource.RLIMIT_NPROC)[1]
+        resource.prlimit(zygote, resource.RLIMIT_NPROC, (hard if allowed else 0, hard))
         return {}
 
     async def facts(self) -> dict[str, Any]:

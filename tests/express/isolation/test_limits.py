@@ -228,6 +228,48 @@ def test_doctor_names_what_is_in_force() -> None:
     }
 
 
+# The kernel counts descriptors that are under way for one user, and refuses every sender at last.
+UNDER_WAY = """
+import os, socket, time
+kept = []
+try:
+    while True:
+        kept += socket.socketpair(socket.AF_UNIX)
+        kept[-1].setblocking(False)
+        try:
+            while True:
+                socket.send_fds(kept[-1], [b"x"], [0] * 250)
+        except BlockingIOError:
+            pass
+except OSError as error:
+    print(os.strerror(error.errno), flush=True)
+time.sleep(60)
+"""
+
+
+def test_descriptors_under_way_in_one_sandbox_end_no_other(start_service: Any, mode: str) -> None:
+    service = start_service(mode)
+    neighbour = service.start()
+    works = neighbour.ask("background", argv=["/bin/sh", "-c", "echo up; sleep 60; echo done"])
+    greedy = service.start(limits={"open_files": 1_000_000})
+    started = greedy.ask("background", argv=["/usr/bin/python3", "-c", UNDER_WAY])
+    assert started["first"].startswith("Too many")
+    assert neighbour.run("echo", "fine")["out"] == "fine\n"
+    assert service.start().run("echo", "new")["out"] == "new\n"
+    assert neighbour.run("ps", "-o", "comm=", "-p", str(works["pid"]))["out"] == "sh\n"
+
+
+def test_a_fork_that_fails_ends_no_sandbox_but_the_new_one(start_service: Any, mode: str) -> None:
+    service = start_service(mode)
+    neighbour = service.start()
+    service.ask("let_fork", allowed=False)
+    with pytest.raises(AssertionError, match="SandboxUnavailableError"):
+        service.start()
+    assert neighbour.run("echo", "fine")["out"] == "fine\n"
+    service.ask("let_fork", allowed=True)
+    assert service.start().run("echo", "new")["out"] == "new\n"
+
+
 async def test_mechanisms_are_those_of_the_claimed_groups(spawner: Spawner) -> None:
     chosen = choose_mechanisms(spawner.parents)
     assert (chosen["memory"] == "rlimit+watch") == ("memory" not in spawner.parents.controllers)

@@ -30,6 +30,13 @@ _WATCH_SHARE = 8
 
 _WATCHED_FILES = 65_536
 
+_DESCRIPTOR_SHARE = 4
+"""A command may have this part of the descriptors that its porter may have.
+
+The kernel counts the descriptors that are under way in unix sockets for the service's user, whose
+sandboxes share the count, and refuses who sends some while there are more than he may have open
+himself: what a command can put under way must not be more than a porter may."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -42,7 +49,7 @@ class Limits:
         file_bytes: The largest single file (RLIMIT_FSIZE).
         disk_bytes: All files of the sandbox's directory, as blocks on the disk.
         files: Number of files and directories.
-        open_files: Descriptors of one process.
+        open_files: Descriptors of one process; fewer where the service itself may have few.
     """
 
     memory_bytes: int = 2 * GIB
@@ -69,10 +76,13 @@ def resource_limits(
             RLIMIT_NPROC would count everything that the service's user runs.
         cgroups: Controllers that hold the sandbox already.
     """
+    own_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if own_files == resource.RLIM_INFINITY:
+        own_files = limits.open_files * _DESCRIPTOR_SHARE
     pairs = [
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, limits.file_bytes),
-        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_NOFILE, min(limits.open_files, own_files // _DESCRIPTOR_SHARE)),
         (resource.RLIMIT_MEMLOCK, 8 * 1_048_576),
         (resource.RLIMIT_MSGQUEUE, 819_200),
     ]

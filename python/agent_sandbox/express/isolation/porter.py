@@ -209,12 +209,27 @@ class Porter:
                 self.limits,
                 None if self.own_processes is None else self.root,
             )
+        try:
+            self._hand_over(number, pid, master)
+        except OSError as error:
+            # Too many descriptors, here or under way between all who run as this user: one
+            # command does not run, and the sandbox lives on.
+            _kill_group(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            messages.send(self.sock, {"event": "refused", "id": number, "errno": error.errno})
+        finally:
+            messages.close_all([fd for fd in (master, slave) if fd is not None])
+
+    def _hand_over(self, number: int, pid: int, master: int | None) -> None:
         pidfd = os.pidfd_open(pid)
+        try:
+            handed = [pidfd] if master is None else [pidfd, master]
+            messages.send(self.sock, {"event": "spawned", "id": number}, handed)
+        except OSError:
+            os.close(pidfd)
+            raise
         self.running[pidfd] = (number, pid)
         self.poller.register(pidfd, select.POLLIN)
-        handed = [pidfd] if master is None else [pidfd, master]
-        messages.send(self.sock, {"event": "spawned", "id": number}, handed)
-        messages.close_all([fd for fd in (master, slave) if fd is not None])
 
     def _signal(self, request: dict[str, Any]) -> None:
         wanted = signal.Signals(request["signal"])
@@ -223,12 +238,7 @@ class Porter:
             return
         for number, pid in self.running.values():
             if number == request["id"]:
-                # Not reaped yet, so the number is still its own.
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    try:
-                        os.killpg(pid, wanted)
-                    except ProcessLookupError:  # it has no group of its own yet
-                        os.kill(pid, wanted)
+                _kill_group(pid, wanted)  # not reaped yet, so the number is still its own
 
     def _reap(self, pidfd: int) -> None:
         number, pid = self.running.pop(pidfd)
@@ -262,3 +272,12 @@ class Porter:
             waiter = select.poll()
             waiter.register(self.first, select.POLLIN)
             waiter.poll(_END_MS)
+
+
+def _kill_group(pid: int, wanted: int) -> None:
+    """Signal a command of ours with its group; its number must not have been reaped yet."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        try:
+            os.killpg(pid, wanted)
+        except ProcessLookupError:  # it has no group of its own yet
+            os.kill(pid, wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -161,16 +162,26 @@ class RunningSandbox:
         self._flush()
 
     def _flush(self) -> None:
-        try:
-            while self._outbox:
+        while self._outbox:
+            try:
                 messages.send(self._sock, *self._outbox[0])
-                del self._outbox[0]
-        except BlockingIOError:
-            self._loop.add_writer(self._sock, self._flush)
-        except OSError:
-            self.disconnect()
-        else:
-            self._loop.remove_writer(self._sock)
+            except BlockingIOError:
+                self._loop.add_writer(self._sock, self._flush)
+                return
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS:
+                    self.disconnect()
+                    return
+                # Too many descriptors are under way between all who run as this user: this
+                # command does not start, and the sandbox lives on.
+                self._refuse(int(self._outbox[0][0]["id"]), error.errno)
+            del self._outbox[0]
+        self._loop.remove_writer(self._sock)
+
+    def _refuse(self, number: int, code: int | None) -> None:
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(SandboxUnavailableError(errno=code))
 
     def _on_readable(self) -> None:
         while not self.ended.is_set():
@@ -200,9 +211,7 @@ class RunningSandbox:
             self._disown(int(event["id"]), fds)
             return
         elif kind == "refused":
-            waiting = self._waiting.pop(int(event["id"]), None)
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(SandboxUnavailableError(errno=event.get("errno")))
+            self._refuse(int(event["id"]), event.get("errno"))
         elif kind == "exited":
             self._on_exit(int(event["id"]), int(event["code"]))
         elif kind == "failed" and not self.ready.done():

@@ -83,13 +83,20 @@ def _serve(control: socket.socket, parents: cgroups.CgroupParents) -> None:
             if fd == died_r:
                 os.read(died_r, 4096)
                 continue
-            received = messages.receive(control)
+            try:
+                received = messages.receive(control)
+            except ValueError:  # there was no room for its descriptors: they are closed already
+                continue
             if received is None:
                 poller.unregister(control)
                 last_sweeps = 1
                 continue
             request, fds = received
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:  # too many processes: its socket closes, and all others live on
+                messages.close_all(fds)
+                continue
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -34,6 +34,9 @@ _READ_BYTES = 65_536
 _DRAIN_S = 0.1
 """After its end, how long output of what a command left behind still counts as its own."""
 
+_LEFT_BYTES = 1_048_576
+"""Most that is taken of each stream after that: more than a pipe or a terminal holds."""
+
 
 class Command:
     """A command of a sandbox.
@@ -162,7 +165,9 @@ class Command:
             async with asyncio.timeout(_DRAIN_S):
                 await self._silent.wait()
         for fd in tuple(self._reading):
-            self._read(fd)
+            left = _LEFT_BYTES
+            while left > 0 and (taken := self._read(fd)):  # a terminal gives 4 KiB at a time
+                left -= taken
         self._finish(code)
 
     def _finish(self, code: int) -> None:
@@ -178,24 +183,26 @@ class Command:
         self._process.close()
         self._on_end(self)
 
-    def _read(self, fd: int) -> None:
+    def _read(self, fd: int) -> int:
+        """Take some output; return how many bytes, 0 where there is nothing now or no more."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
-            return
+            return 0
         except OSError as error:
             if error.errno != errno.EIO:  # a terminal that nobody holds any more
                 raise
             data = b""
         if not data:
             self._end_stream(fd)
-            return
+            return 0
         chunk = Chunk(self._reading[fd], data)
         self._held[chunk.stream].append(data)
         for watcher in self._watchers:
             watcher.push(chunk)
         if any(watcher.full for watcher in self._watchers):
             self._pause()
+        return len(data)
 
     def _end_stream(self, fd: int) -> None:
         self._loop.remove_reader(fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import sys
 import textwrap
@@ -135,9 +136,10 @@ def test_a_foreground_command_outlives_the_life_of_its_sandbox(express: Service)
 def test_killing_the_sandbox_kills_what_left_its_session(express: Service) -> None:
     box = express.create()
     run(box, "setsid sleep 86321 & setsid sleep 86321 & true")
-    assert len(_sleeping("86321")) == 2
+    left = _sleeping(express, "86321")
+    assert len(left) == 2
     assert box.kill().status_code == 204
-    wait_until(lambda: not _sleeping("86321"))
+    wait_until(lambda: not [one for one in left if one.is_running()])
 
 
 @pytest.mark.parametrize(
@@ -221,8 +223,9 @@ def test_no_isolation_is_had_by_asking_for_it(tmp_path: Path) -> None:
         assert b"/root/home/user\n" in out
         _, end = run(box, "sleep 86322 & exit 3")
         assert end["exitCode"] == 3
+        (left,) = _sleeping(service, "86322")
         box.kill()
-        wait_until(lambda: not _sleeping("86322"))
+        wait_until(lambda: not left.is_running())
 
 
 def test_the_network_is_the_operators_to_give(tmp_path: Path, box: Box) -> None:
@@ -244,23 +247,23 @@ def test_the_death_of_the_service_is_that_of_every_process_of_its_sandboxes(
         boxes = [service.create() for _ in range(3)]
         for box in boxes:
             run(box, "setsid sleep 86323 & (trap '' TERM HUP INT; exec setsid sleep 86323) & true")
+        assert len(_sleeping(service, "86323")) == 2 * len(boxes)
         below = psutil.Process(service.process.pid).children(recursive=True)
-        below += [one for one in psutil.process_iter() if one.pid in _sleeping("86323")]
-        assert len(_sleeping("86323")) == 2 * len(boxes)
         assert len({one.name() for one in below}) >= 3, "helpers, bubblewrap and commands"
         service.process.kill()
         service.process.wait(10)
         # Handles of psutil know the time of birth: a number given away again is another process.
         wait_until(lambda: not [one for one in below if one.is_running()])
-        assert not _sleeping("86323")
 
 
-def _sleeping(number: str) -> list[int]:
-    return [
-        one.pid
-        for one in psutil.process_iter(["cmdline"])
-        if one.info["cmdline"] == ["sleep", number]
-    ]
+def _sleeping(service: Service, number: str) -> list[psutil.Process]:
+    """Return who sleeps for so long below this very service, and not somewhere on the machine."""
+    found = []
+    for one in psutil.Process(service.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if one.cmdline() == ["sleep", number]:
+                found.append(one)
+    return found
 
 
 GRAB = """

@@ -37,10 +37,10 @@ class RawClient:
     """One connection to a loopback port."""
 
     def __init__(self, port: int) -> None:
+        self.opened = time.monotonic()  # before the server's clock can have started
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._read = b""
-        self.opened = time.monotonic()
 
     def __enter__(self) -> Self:
         return self

@@ -16,7 +16,7 @@ from tests.support.express import Service
 from tests.support.mcp_servers import ERAS, RawHttp, connected, http_server, stdio_command
 
 from agent_sandbox.mcp_server import McpConfig, build_server
-from agent_sandbox.mcp_server.logs import SDK_LOGGERS, log_loop_error, log_unexpected
+from agent_sandbox.mcp_server.logs import SDK_LOGGERS, log, log_loop_error, log_unexpected
 from agent_sandbox.mcp_server.tools import binary
 
 CANARY = "canary-7d1f"
@@ -70,7 +70,8 @@ def test_a_record_of_a_library_keeps_its_place_and_loses_its_text(
     assert CANARY not in text
     assert "mcp.server.streamable_http_manager reported something at line" in text
     assert "RuntimeError" in text
-    assert len(records) == 2
+    # Ours alone: what other tests left may report itself at any time, as asyncio does.
+    assert len([record for record in records if record.name == log.name]) == 2
 
 
 def test_an_unexpected_error_is_logged_without_its_text(records: list[logging.LogRecord]) -> None:

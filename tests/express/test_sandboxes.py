@@ -138,6 +138,15 @@ class TestHolding:
         with pytest.raises(SandboxNotFoundError):
             await work
 
+    async def test_work_that_comes_after_the_end_finds_no_sandbox(
+        self, sandboxes: Sandboxes
+    ) -> None:
+        sandbox = await made(sandboxes)  # found by a request, whose body then took its time
+        sandboxes._expire(sandbox)
+        with pytest.raises(SandboxNotFoundError):
+            async with sandbox.use():
+                pytest.fail("its files are gone")
+
     async def test_a_kill_does_not_wait_for_work(self, sandboxes: Sandboxes) -> None:
         sandbox, work = await self.held(sandboxes)
         async with asyncio.timeout(4):

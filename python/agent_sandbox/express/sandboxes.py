@@ -131,8 +131,7 @@ class Sandboxes:
     async def _follow(self, sandbox: Sandbox, running: RunningSandbox) -> None:
         """End the sandbox when its processes do, however that came about."""
         await running.ended.wait()
-        if not sandbox.ended:
-            self._begin_end(sandbox, "died")
+        self._begin_end(sandbox, "died")
 
     def set_ttl(self, sandbox: Sandbox, ttl_seconds: float, *, shorten: bool = True) -> None:
         """Let a sandbox end `ttl_seconds` from now; without `shorten`, only if that is later."""

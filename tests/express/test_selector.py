@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import selectors
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def test_the_service_runs_on_such_a_loop(tmp_path: Path) -> None:
             with httpx2.Client(base_url=f"http://{address[0]}:{address[1]}") as http:
                 answers.extend(http.get("/health").status_code for _ in range(2))
         finally:
-            os.kill(os.getpid(), 15)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     class Server(server._Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -82,7 +83,10 @@ def test_the_service_runs_on_such_a_loop(tmp_path: Path) -> None:
     state = Descriptor(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY))
     service = Service(state, keys=(), hosts=None, engine=Engine(None))
     listener = socket.create_server(("127.0.0.1", 0))
-    server._run(Server(service), listener)
+    try:
+        server._run(Server(service), listener)
+    finally:
+        signal.alarm(0)  # it would end this process if its end took too long
     listener.close()
     assert answers == [204, 204]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from agent_sandbox.errors import (
     FileKindError,
     TransferError,
     TransferTimeoutError,
+    UploadBodyError,
     UploadConflictError,
     UploadLengthError,
     UploadNotFoundError,
@@ -230,3 +232,85 @@ async def test_a_file_that_becomes_shorter_is_an_error(tmp_path: Path) -> None:
     async with peer(serve) as address:
         with pytest.raises(DeclarationError):
             await put_file(address, "secret", file)
+
+
+# --- Answers that are not the server's, or not what they should be ----------------------------
+
+
+def answering(answer: bytes, *, before_body: bool = False) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head(reader)
+        if not before_body:
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await reader.readexactly(5)
+        writer.write(answer)
+        writer.close()
+
+    return serve
+
+
+def response(status: int, body: bytes = b"", code: bytes = b"") -> bytes:
+    named = b"agent-sandbox-error: %b\r\n" % code if code else b""
+    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n%b\r\n%b" % (status, len(body), named, body)
+
+
+def stored(upload_id: str) -> bytes:
+    digest = hashlib.sha256(b"hello").hexdigest()
+    body = {"upload_id": upload_id, "state": "stored", "size_bytes": 5, "sha256": digest}
+    return response(200, json.dumps(body).encode())
+
+
+NOT_OURS = {
+    "a gateway that waited in vain": response(504, b"<html>"),
+    "a gateway that lost the server": response(502),
+    "a redirect": response(302),
+    "a code that nobody knows": response(500, b"{}", b"E9999"),
+    "a size that is no number": response(413, b'{"limit":"\\u001b[31m"}', b"E7014"),
+    "a page instead of the result": response(200, b"<html>"),
+    "a result nested without an end": response(200, b"[" * 60_000),
+    "an id that a terminal would obey": stored("\x1b[31mx"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_OURS)
+async def test_an_answer_that_is_not_the_servers_never_says_that_the_code_still_works(
+    tmp_path: Path, case: str
+) -> None:
+    (tmp_path / "file").write_bytes(b"hello")
+    async with peer(answering(NOT_OURS[case])) as address:
+        with pytest.raises(UploadOutcomeUnknownError):
+            await put_file(address, "secret", tmp_path / "file")
+
+
+async def test_a_gateway_that_refuses_before_the_body_has_used_nothing_up(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"hello")
+    async with peer(answering(response(502), before_body=True)) as address:
+        with pytest.raises(TransferError):
+            await put_file(address, "secret", tmp_path / "file")
+
+
+async def test_a_refusal_with_a_body_that_nobody_can_read_keeps_its_code(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"hello")
+    async with peer(answering(response(400, b"[" * 60_000, b"E7015"))) as address:
+        with pytest.raises(UploadBodyError):
+            await put_file(address, "secret", tmp_path / "file")
+
+
+async def test_a_slow_line_is_given_up_only_when_nothing_goes_on(tmp_path: Path) -> None:
+    data = os.urandom(24_000_000)
+    (tmp_path / "file").write_bytes(data)
+    digest = hashlib.sha256(data).hexdigest()
+    body = {"upload_id": "x", "state": "stored", "size_bytes": len(data), "sha256": digest}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head(reader)
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        for _ in range(12):
+            await reader.readexactly(2_000_000)
+            await asyncio.sleep(0.3)  # the line is slow
+        writer.write(response(200, json.dumps(body).encode()))
+        writer.close()
+
+    async with peer(serve) as address:
+        result = await put_file(address, "secret", tmp_path / "file", deadline_s=2.5)
+    assert result.sha256 == digest

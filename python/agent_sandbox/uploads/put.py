@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from agent_sandbox.bytestream import Sha256
@@ -32,6 +33,7 @@ CONTINUE_WAIT_S = 1.0
 """How long to wait for `100 Continue` before the body is sent anyway (RFC 9110 10.1.1)."""
 
 _MAX_ANSWER_BYTES = 65_536
+_NAME = re.compile(r"[0-9A-Za-z._~-]{1,128}")  # it may be shown on a terminal
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 Progress = Callable[[int, int], None]
@@ -76,7 +78,8 @@ async def put_file(
         path: A regular file. It must not change while it is sent.
         progress: Called in this event loop, about every 256 KiB.
         connect_timeout_s: Time for the connection.
-        deadline_s: Time for everything after it; a little above the server's own.
+        deadline_s: Longest time after it in which nothing goes on: no piece of the file is taken,
+            no answer comes. How long the whole may take is the server's to say.
         ssl_context: TLS settings; the system's CAs by default.
 
     Raises:
@@ -84,11 +87,13 @@ async def put_file(
         FileKindError: E4004, the path is no regular file.
         TransferError: E4007, the server could not be reached and has seen no byte of the file:
             another try may help.
-        UploadOutcomeUnknownError: The connection broke in or after the body. Do not send again:
-            ask the agent to look (`get_upload`).
+        UploadOutcomeUnknownError: E7011, the connection broke in or after the body, or a proxy
+            answered instead of the server. Do not send again: ask the agent to look
+            (`get_upload`).
         DeclarationError: E2005, the file changed while it was sent, or the server refused its
             size or digest.
         AgentSandboxError: What the server answered, by its stable code.
+        OSError: The file cannot be opened.
     """
     where = _Where.of(url)
     if not secret or not secret.isascii() or not secret.isprintable() or secret != secret.strip():
@@ -154,6 +159,7 @@ class _Put:
         self._progress = progress or (lambda _done, _total: None)
         self._sha256 = Sha256()
         self._sent_any = False
+        self._alive: Callable[[], None] = lambda: None
 
     async def run(self, where: _Where, secret: str, deadline_s: float) -> PutResult:
         headers: Headers = [
@@ -167,18 +173,23 @@ class _Put:
         if self._size:
             headers.append((b"expect", b"100-continue"))
         try:
-            async with asyncio.timeout(deadline_s):
+            async with asyncio.timeout(deadline_s) as timer:
+                self._alive = lambda: timer.reschedule(_now() + deadline_s)
                 await self._exchange.send_head("PUT", where.target, headers)
                 response = await self._answer()
                 body = await self._read_answer()
-        except (TransferError, TimeoutError) as error:
-            # Without a byte of the body (and with one to send) the attempt cannot have begun.
-            if self._sent_any or not self._size:
-                raise UploadOutcomeUnknownError(state="unknown") from None
-            if isinstance(error, TimeoutError):
-                raise TransferTimeoutError from None
-            raise
+        except TransferError:
+            raise self._broken() from None
+        except TimeoutError:
+            raise self._broken(TransferTimeoutError) from None
         return self._judge(response, body)
+
+    def _broken(self, before: type[AgentSandboxError] = TransferError) -> AgentSandboxError:
+        """Return the error where no answer of the endpoint came, or none that can be read."""
+        # Without a byte of the body (and with one to send) the attempt cannot have begun.
+        if self._sent_any or not self._size:
+            return UploadOutcomeUnknownError(state="unknown")
+        return before()
 
     async def _answer(self) -> Response:
         answer = asyncio.create_task(self._exchange.response())
@@ -211,6 +222,7 @@ class _Put:
             self._sent_any = True
             await self._exchange.send(chunk)
             sent += len(chunk)
+            self._alive()
             self._progress(sent, self._size)
         if sent == self._size:
             await self._exchange.end()
@@ -229,27 +241,50 @@ class _Put:
         return bytes(body)
 
     def _judge(self, response: Response, body: bytes) -> PutResult:
+        given = _object(body)
         if response.status != 200:
-            raise _refusal(response, body)
-        try:
-            given = json.loads(body)
-            result = PutResult(
-                given["upload_id"], given["state"], given["size_bytes"], given["sha256"]
-            )
-        except (ValueError, TypeError, KeyError):
-            raise UploadOutcomeUnknownError(state="unknown") from None
+            raise _refusal(response, given) or self._broken()
+        result = PutResult(
+            _name(given, "upload_id"),
+            _name(given, "state"),
+            given.get("size_bytes", -1),
+            _name(given, "sha256"),
+        )
         if result.size_bytes != self._size or result.sha256 != self._sha256.hexdigest():
             raise DeclarationError
         return result
 
 
-def _refusal(response: Response, body: bytes) -> AgentSandboxError:
-    """Return the error that the answer's code names, or one that promises nothing."""
-    codes = response.values(b"agent-sandbox-error")
-    cls = BY_CODE.get(codes[0].decode("latin-1")) if len(codes) == 1 else None
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of an answer, an empty one where there is none."""
     try:
         given = json.loads(body)
-        details = {name: given[name] for name in ("state", "limit") if name in given}
-        return cls(**details) if cls is not None else TransferError()
-    except (ValueError, TypeError):  # no JSON object, or not what this error needs
-        return TransferError()
+    except (ValueError, RecursionError):
+        return {}
+    return given if isinstance(given, dict) else {}
+
+
+def _name(given: dict[str, Any], field: str) -> str:
+    value = given.get(field)
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise UploadOutcomeUnknownError(state="unknown")
+    return value
+
+
+def _refusal(response: Response, given: dict[str, Any]) -> AgentSandboxError | None:
+    """Return the error that the answer names; None for an answer of somebody else, as a proxy."""
+    codes = response.values(b"agent-sandbox-error")
+    cls = BY_CODE.get(codes[0].decode("latin-1")) if len(codes) == 1 else None
+    details = {
+        name: given[name]
+        for name, kind in (("state", str), ("limit", int))
+        if isinstance(given.get(name), kind)
+    }
+    try:
+        return None if cls is None else cls(**details)
+    except TypeError:  # not what this error needs
+        return None

@@ -20,6 +20,7 @@ from agent_sandbox.errors import (
     UploadOutcomeUnknownError,
     UploadRevokedError,
     UploadSizeError,
+    UploadStorageError,
 )
 from agent_sandbox.uploads.blobs import BlobWriter
 from agent_sandbox.uploads.core import Core, raise_ended, stored_upload
@@ -55,14 +56,20 @@ async def receive(
         if deadline.cancelled_caught:
             raise UploadBodyTimeoutError
         _check(attempt.session, count, sha256)
-        recorded = await core.store.record_received(
-            attempt.session.upload_id, attempt=attempt.token, size_bytes=count, sha256=sha256
-        )
+        try:
+            recorded = await core.store.record_received(
+                attempt.session.upload_id, attempt=attempt.token, size_bytes=count, sha256=sha256
+            )
+        except UploadBusyError:  # which says to send again, but the attempt is used
+            raise UploadStorageError from None
     except BaseException as error:
         await to_its_end(_fail(core, attempt, writer, error))
         raise
     # From here on the file may exist: nothing is cut short, and every wait below is bounded.
-    return await to_its_end(_publish(core, attempt, writer, recorded))
+    try:
+        return await to_its_end(_publish(core, attempt, writer, recorded))
+    except UploadBusyError:  # as above
+        raise UploadOutcomeUnknownError(str(State.RECEIVING)) from None
 
 
 def _check(session: UploadSession, count: int, sha256: str) -> None:
@@ -171,10 +178,7 @@ async def _publish(
     try:
         await writer.commit()
     except UploadOutcomeUnknownError:
-        try:
-            found = await core.reconcile(recorded)
-        except UploadBusyError:
-            raise UploadOutcomeUnknownError(str(State.RECEIVING)) from None
+        found = await core.reconcile(recorded)
         if found.state is State.STORED:
             return stored_upload(found)
         raise_ended(found)

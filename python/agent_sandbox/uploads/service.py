@@ -12,6 +12,7 @@ import anyio
 
 from agent_sandbox.errors import (
     AgentSandboxError,
+    UploadBusyError,
     UploadConflictError,
     UploadError,
     UploadNotFoundError,
@@ -194,7 +195,10 @@ class UploadService:
             )
         except UploadOutcomeUnknownError:
             # The commit's answer was lost: the token in the row says whose attempt it is.
-            claimed = await core.reread(session.upload_id)
+            try:
+                claimed = await core.reread(session.upload_id)
+            except UploadBusyError:  # which would say that the attempt is not used
+                raise UploadOutcomeUnknownError(str(State.PENDING)) from None
         if claimed is None or claimed.attempt != token:
             self._admit(claimed or await core.reread(session.upload_id))
             raise UploadOutcomeUnknownError(str(State.PENDING))

@@ -333,3 +333,40 @@ async def test_a_download_that_breaks_off_is_used_up(
 
 def test_a_stored_upload_shows_no_key() -> None:
     assert "key" not in repr(StoredUpload("id", State.STORED, 1, "0" * 64, "a"))
+
+
+async def test_a_database_that_goes_away_under_a_body_never_says_to_send_again(
+    database: Database, service: UploadService, faults: BlobFaults
+) -> None:
+    one = await attempt(service)
+    real = database.store.record_received
+
+    async def busy(*arguments: object, **named: object) -> object:
+        raise UploadBusyError
+
+    database.store.record_received = busy  # type: ignore[method-assign, assignment]  # the fault
+    with pytest.raises(UploadStorageError):
+        await service.receive(one, chunked(DATA))
+    database.store.record_received = real  # type: ignore[method-assign]  # mended
+    await is_failed(service, faults, one, "E7018")
+
+
+async def test_a_claim_that_cannot_be_looked_up_is_not_called_unused(
+    database: Database, service: UploadService
+) -> None:
+    session, _secret = await service.create(ME, "a", len(DATA))
+    real = database.store.claim_put, database.store.read
+
+    async def lost(*arguments: object, **named: object) -> object:
+        await real[0](*arguments, **named)  # type: ignore[arg-type]  # passed on as it is
+        raise UploadOutcomeUnknownError("unknown")
+
+    async def busy(*arguments: object, **named: object) -> object:
+        raise UploadBusyError
+
+    database.store.claim_put = lost  # type: ignore[method-assign, assignment]  # the faults
+    database.store.read = busy  # type: ignore[method-assign, assignment]
+    with pytest.raises(UploadOutcomeUnknownError):
+        await service.claim(session)
+    database.store.read = real[1]  # type: ignore[method-assign]  # mended
+    assert (await service.get(ME, session.upload_id)).state is State.RECEIVING

@@ -189,3 +189,21 @@ async def test_a_fault_of_ours_leaves_nobody_waiting(tmp_path: Path) -> None:
         assert ended
         await store.create(new(upload_id="c"))
     await store.close()
+
+
+async def test_a_file_that_was_replaced_under_a_running_store_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    store = SqliteStore(path)
+    await store.migrate()
+    await store.create(new(upload_id="a"))
+    path.with_name("copy").write_bytes(path.read_bytes())
+    path.rename(tmp_path / "away")
+    for _ in range(2):  # nothing is made in its place
+        with pytest.raises(UploadBusyError):
+            await store.create(new(upload_id="b"))
+        assert not path.exists()
+    path.with_name("copy").rename(path)
+    await store.create(new(upload_id="c"))
+    assert await store.read("a") is not None
+    assert await store.read("b") is None
+    await store.close()

@@ -12,7 +12,6 @@ from starlette.types import Receive, Scope, Send
 from agent_sandbox.errors import (
     AgentSandboxError,
     UploadBodyTimeoutError,
-    UploadBusyError,
     UploadError,
     UploadMethodError,
 )
@@ -116,7 +115,7 @@ class UploadEndpoint:
     ) -> None:
         self._service.refused("put", error)
         known = progress.state
-        if known == "failed" and (isinstance(error, UploadBusyError) or type(error) is UploadError):
+        if known == "failed" and type(error) is UploadError:
             known = None  # the store did not say how it ended
         await refuse(
             scope, receive, send, error, state=known, allow=_ALLOW, headers=self._cors(scope)

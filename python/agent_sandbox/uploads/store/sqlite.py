@@ -24,6 +24,9 @@ from agent_sandbox.uploads.store.statements import MIGRATIONS
 
 _log = logging.getLogger(__name__)
 
+_MOVED = "SQLITE_READONLY_DBMOVED"
+"""The path leads to another file now, or to none: the next call looks again."""
+
 _BATCH = 64
 """Most statements in one transaction."""
 
@@ -109,9 +112,11 @@ class SqliteStore(SqlStore):
                         behind.error = UploadBusyError()
                     self._waiting = []
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, *, create: bool = False) -> sqlite3.Connection:
         if self._connection is None:
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            # A file that is gone is not made anew: an empty one has no tables.
+            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+            os.close(os.open(self._path, flags, 0o600))
             connection = sqlite3.connect(
                 self._path,
                 timeout=self._busy_timeout_s,
@@ -145,6 +150,8 @@ class SqliteStore(SqlStore):
         except Exception as error:
             _log.warning("uploads database: %s", _name(error))
             settled = self._undo(connection)
+            if _name(error) == _MOVED:
+                self._close()
             for job in batch:
                 # A commit that was only busy, or was undone, certainly changed nothing.
                 unknown = committing and not settled and job.write
@@ -167,7 +174,7 @@ class SqliteStore(SqlStore):
 
     def _migrate(self) -> None:
         try:
-            connection = self._open()
+            connection = self._open(create=True)
             connection.execute("BEGIN IMMEDIATE")
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             for statements in MIGRATIONS[version:]:

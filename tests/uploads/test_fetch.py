@@ -227,6 +227,8 @@ async def test_a_redirect_is_followed_to_a_public_place(status: int) -> None:
         "https://u:p@files.example/",
         "file:///etc/passwd",
         "javascript:1",
+        "https://[",
+        "//[::1",
     ],
 )
 async def test_a_redirect_is_checked_like_the_first_link(location: str) -> None:

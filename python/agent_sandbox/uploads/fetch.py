@@ -130,7 +130,10 @@ async def _follow(url: str, policy: FetchPolicy) -> tuple[Exchange, Response]:
         location = response.values(b"location")
         if response.status not in _REDIRECTS or len(location) != 1:
             raise FetchError
-        url = urljoin(url, location[0].decode("latin-1"))
+        try:
+            url = urljoin(url, location[0].decode("latin-1"))
+        except ValueError:  # a bracket without its other half
+            raise FetchRefusedError from None
     raise FetchRefusedError
 
 

@@ -60,6 +60,8 @@ async def test_the_guide_and_the_page_are_served_beside_mcp() -> None:
             assert page.headers["content-type"].startswith("text/html")
             assert (await http.put(f"{base}/uploads/{'0' * 32}", content=b"")).status_code == 401
             assert (await http.get(f"{base}/downloads/{'0' * 32}")).status_code == 401
+            for path in ("/uploads", "/downloads"):
+                assert (await http.put(base + path, content=b"")).status_code == 404
 
 
 async def test_a_public_url_is_what_clients_are_told(tmp_path: Path) -> None:

@@ -86,6 +86,16 @@ def test_a_trailing_slash_is_not_redirected(any_server: UploadServer) -> None:
     assert any_server.send(request("PUT", path, *lines, body=b"hello")).status == 404
 
 
+@pytest.mark.parametrize("path", ["/uploads", "/downloads", "/uploads/", "/uploads//x"])
+def test_a_path_without_an_id_is_unknown_and_leads_nowhere(
+    any_server: UploadServer, path: str
+) -> None:
+    answer = any_server.send(request("PUT", path, "Authorization: x", "Content-Length: 0"))
+    assert answer.status == 404
+    assert answer.json["code"] == "E7002"
+    assert "location" not in answer.headers
+
+
 def test_one_connection_serves_several_requests(any_server: UploadServer) -> None:
     ticket = any_server.create(5)
     with RawClient(any_server.port) as client:

@@ -227,6 +227,40 @@ def test_a_lost_answer_says_not_to_send_again(
     expect(page.get_by_role("button", name="Send the file")).to_be_hidden()
 
 
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (502, "<html>bad gateway"),
+        (504, ""),
+        (503, '{"code": "E7011", "state": "receiving"}'),
+        (500, '{"code": "E7000"}'),
+    ],
+)
+def test_an_answer_that_does_not_know_says_not_to_send_again(
+    server: UploadServer, open_page: Open, tmp_path: Path, status: int, body: str
+) -> None:
+    page = open_page(server.create(5))
+    page.route("**/*", lambda route: route.fulfill(status=status, body=body))
+    send(page, "code", file_of(tmp_path, b"hello"))
+    expect(page.locator("#answer")).to_contain_text("Do not send it again")
+    expect(page.locator("#answer")).not_to_contain_text("new upload link")
+    expect(page.get_by_role("button", name="Send the file")).to_be_hidden()
+
+
+def test_a_busy_server_can_be_tried_again(
+    server: UploadServer, open_page: Open, tmp_path: Path
+) -> None:
+    ticket = server.create(5)
+    page = open_page(ticket)
+    page.route("**/*", lambda route: route.fulfill(status=503, body='{"code": "E7019"}'))
+    send(page, ticket.secret, file_of(tmp_path, b"hello"))
+    expect(page.locator("#answer")).to_contain_text("The server is busy")
+    expect(page.locator("#answer")).to_contain_text("The code still works")
+    page.unroute("**/*")
+    page.get_by_role("button", name="Send the file").click()
+    expect(page.get_by_role("heading", name="The file has arrived")).to_be_visible()
+
+
 def test_progress_is_shown_while_the_file_goes_out(
     server: UploadServer, open_page: Open, tmp_path: Path
 ) -> None:

@@ -20,7 +20,10 @@ class TransferRoutes:
         failed: Why `open` failed.
     """
 
-    PATHS: ClassVar = ("/uploads/{rest:path}", "/downloads/{rest:path}", "/llms.txt", "/metrics")
+    PATHS: ClassVar = (
+        *("/uploads", "/uploads/{rest:path}", "/downloads", "/downloads/{rest:path}"),
+        *("/llms.txt", "/metrics"),
+    )
 
     def __init__(self) -> None:
         self.uploads: Uploads | None = None

@@ -30,9 +30,13 @@ def upload_routes(service: UploadService) -> list[BaseRoute]:
     return [
         Route(config.upload_path + "/{upload_id}", UploadEndpoint(service)),
         Route(config.download_path + "/{download_id}", DownloadEndpoint(service)),
-        # Without these a trailing slash would be redirected, with the body on its way.
-        Route(config.upload_path + "/{rest:path}", _NotFound(config)),
-        Route(config.download_path + "/{rest:path}", _NotFound(config)),
+        # Without these a slash too many or too few would be redirected, with the body on its way,
+        # to where the Host header says.
+        *(
+            Route(path + rest, _NotFound(config))
+            for path in (config.upload_path, config.download_path)
+            for rest in ("", "/{rest:path}")
+        ),
         Route("/llms.txt", _Guide(config)),
     ]
 

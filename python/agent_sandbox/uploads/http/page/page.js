@@ -82,10 +82,13 @@
 
   function refused(status, body) {
     // Refused before anything was used up: without a session, or with one that is still pending.
-    const again = status === 401 || status === 404 || body.state === "pending";
+    const again = status === 401 || status === 404 || body.code === "E7019" || body.state === "pending";
+    // The server says that it does not know, or something between us and it has answered.
+    const lost = status === 0 || (status >= 500 && !body.code);
+    const unknown = !again && (lost || body.code === "E7000" || body.code === "E7011");
     answer(false, again, () => {
-      const words = say().answers[status] || say().answers.other;
-      return status === 0 || status === 409 ? words : `${words} ${again ? say().retry : say().renew}`;
+      const words = say().answers[unknown ? 0 : status] || say().answers.other;
+      return unknown || status === 409 ? words : `${words} ${again ? say().retry : say().renew}`;
     });
   }
 

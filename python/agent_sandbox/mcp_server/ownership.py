@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -22,11 +23,11 @@ from agent_sandbox.errors import (
     TransferError,
 )
 from agent_sandbox.mcp_server.config import McpConfig
-from agent_sandbox.mcp_server.logs import log_unexpected
+from agent_sandbox.mcp_server.creation import Creation, Handle, Maker
 from agent_sandbox.mcp_server.principals import ANONYMOUS, Principal
 from agent_sandbox.mcp_server.reaper import Reaper
 from agent_sandbox.mcp_server.renewal import Lease
-from agent_sandbox.mcp_server.scopes import Creation, Scope
+from agent_sandbox.mcp_server.scopes import Scope
 
 T = TypeVar("T")
 
@@ -44,20 +45,6 @@ def check_sandbox_id(sandbox_id: str) -> None:
     """
     if not _SANDBOX_ID.fullmatch(sandbox_id):
         raise SandboxNotFoundError
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Handle:
-    """A sandbox that this server is connected to, with its lease, and whose it is."""
-
-    sandbox: Sandbox
-    lease: Lease
-    principal: Principal
-
-    @property
-    def sandbox_id(self) -> str:
-        """The sandbox's id."""
-        return self.sandbox.sandbox_id
 
 
 @dataclass(eq=False, slots=True)
@@ -86,6 +73,7 @@ class Registry:
         self.process_scope = Scope(ANONYMOUS)
         self._config = config
         self._tasks = tasks
+        self._maker = Maker(client, tasks, 4 * config.resolve_timeout_s)
         self._scopes: set[Scope] = {self.process_scope}
         self._owners: dict[str, Scope] = {}
         self._handles: OrderedDict[str, Handle] = OrderedDict()
@@ -112,6 +100,16 @@ class Registry:
         """End every scope: the server stops."""
         for scope in list(self._scopes):
             self.end_scope(scope)
+
+    async def drain(self, timeout_s: float) -> frozenset[str]:
+        """Wait until nothing is made or destroyed, at most `timeout_s`; return what is left.
+
+        What is still being made when its scope ends is destroyed as soon as it is there.
+        """
+        with anyio.move_on_after(timeout_s):
+            await self._maker.settled()
+            await self.reaper.drain(timeout_s)
+        return self.reaper.recorded
 
     def forget(self, sandbox_id: str) -> None:
         """Drop what is known of a sandbox that is gone or not ours any more."""
@@ -268,14 +266,12 @@ class Registry:
         return handle
 
     async def _default(self, scope: Scope) -> Handle:
-        if scope.creating is None:
-            scope.creating = Creation()
-            self._start(scope, scope.principal, self._config.ttl_seconds, scope.creating)
+        if scope.creating is None or scope.creating.is_settled:
+            scope.creating = self._begin(scope, scope.principal, self._config.ttl_seconds)
         return await scope.creating.wait()
 
     async def _create(self, use: Use, ttl_seconds: int) -> Handle:
-        creation = Creation()
-        self._start(use.scope, use.principal, ttl_seconds, creation)
+        creation = self._begin(use.scope, use.principal, ttl_seconds)
         try:
             return await creation.wait()
         except anyio.get_cancelled_exc_class():
@@ -284,37 +280,16 @@ class Registry:
                 self.reaper.doom([creation.made.sandbox_id])
             raise
 
-    def _start(
-        self, scope: Scope | None, principal: Principal, ttl_seconds: int, creation: Creation
-    ) -> None:
-        self._tasks.start_soon(self._make, scope, principal, ttl_seconds, creation)
+    def _begin(self, scope: Scope | None, principal: Principal, ttl_seconds: int) -> Creation:
+        return self._maker.begin(principal, ttl_seconds, partial(self._keep, scope))
 
-    async def _make(
-        self, scope: Scope | None, principal: Principal, ttl_seconds: int, creation: Creation
-    ) -> None:
-        # Runs in the server's task group, and longer than a call waits: a cancelled call would
-        # otherwise leave a sandbox behind that was made and belongs to nobody.
-        outcome: Handle | AgentSandboxError
-        try:
-            with time_limit(4 * self._config.resolve_timeout_s, SandboxTimeoutError):
-                sandbox = await self.client.create(
-                    ttl_seconds=ttl_seconds, metadata=principal.metadata
-                )
-            outcome = Handle(sandbox, Lease(sandbox, ttl_seconds, self._tasks), principal)
-            if creation.abandoned:
-                self.reaper.doom([outcome.sandbox_id])
-            else:
-                self._remember(scope, outcome)
-        except AgentSandboxError as error:
-            outcome = error
-        except Exception as error:  # noqa: BLE001 - the waiters need an answer in every case
-            log_unexpected("creating a sandbox", error)
-            outcome = AgentSandboxError()
-        if scope is not None and scope.creating is creation:
-            scope.creating = None
-            if isinstance(outcome, Handle) and scope.default is None:
-                scope.default = outcome
-        creation.settle(outcome)
+    def _keep(self, scope: Scope | None, creation: Creation, handle: Handle) -> None:
+        if creation.abandoned:
+            self.reaper.doom([handle.sandbox_id])
+            return
+        self._remember(scope, handle)
+        if scope is not None and scope.creating is creation and scope.default is None:
+            scope.default = handle
 
     # --- Without adopting ----------------------------------------------------------------------
 

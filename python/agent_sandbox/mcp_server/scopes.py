@@ -4,50 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import anyio
 from mcp.server.mcpserver import Context
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.mcp_server import _sdk
+from agent_sandbox.mcp_server.creation import Creation, Handle
 from agent_sandbox.mcp_server.principals import Principal, principal_of
 from agent_sandbox.mcp_server.splice import LineRequest
 
 if TYPE_CHECKING:
-    from agent_sandbox.mcp_server.ownership import Handle, Registry
+    from agent_sandbox.mcp_server.ownership import Registry
 
 _STATE_KEY = "agent_sandbox.scope"
-
-
-class Creation:
-    """A sandbox in the making that several calls wait for.
-
-    It goes on when a waiting call is cancelled, so that no sandbox is made and lost.
-    """
-
-    def __init__(self) -> None:
-        self.abandoned = False
-        self._done = anyio.Event()
-        self._outcome: Handle | AgentSandboxError | None = None
-
-    @property
-    def made(self) -> Handle | None:
-        """The sandbox, once there is one."""
-        return None if isinstance(self._outcome, AgentSandboxError) else self._outcome
-
-    def settle(self, outcome: Handle | AgentSandboxError) -> None:
-        """Give every waiter the sandbox or the error."""
-        self._outcome = outcome
-        self._done.set()
-
-    async def wait(self) -> Handle:
-        """Return the sandbox, or raise what stopped it from being made."""
-        await self._done.wait()
-        if isinstance(self._outcome, AgentSandboxError):
-            # Each waiter raises its own: a shared exception would collect all their tracebacks.
-            raise type(self._outcome)(**vars(self._outcome))
-        assert self._outcome is not None  # noqa: S101 - settled
-        return self._outcome
 
 
 class Scope:
@@ -57,7 +25,7 @@ class Scope:
         principal: Whose scope it is.
         default: The sandbox that calls without `sandbox_id` use; never an adopted one.
         owned: Ids of what the scope created or adopted.
-        creating: The default in the making.
+        creating: The latest default in the making.
         replacing: A default is gone, and no result has said yet that there is a new one.
         ended: Nothing may be added any more.
     """

@@ -56,7 +56,7 @@ async def open_state(
                 registry.end_all()
                 async with anyio.create_task_group() as ending:
                     ending.start_soon(uploads.end, config.shutdown_timeout_s)
-                    left = await registry.reaper.drain(config.shutdown_timeout_s)
+                    left = await registry.drain(config.shutdown_timeout_s)
             if left and settings.provider != "local":
                 hand_off(settings, left)
             tasks.cancel_scope.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -12,6 +13,12 @@ from tests.support.express import Service
 from tests.support.mcp_servers import ERAS, connected, http_server
 from tests.support.tasks import NO_SUCH_TASK, elsewhere, entry, fields_of, listed, until
 
+from agent_sandbox.errors import (
+    AgentSandboxError,
+    SandboxNotFoundError,
+    SandboxUnavailableError,
+    UnsupportedError,
+)
 from agent_sandbox.mcp_server.outputs import OUTPUT_BYTES
 from agent_sandbox.mcp_server.ownership import Use
 from agent_sandbox.mcp_server.principals import ANONYMOUS
@@ -211,6 +218,7 @@ class Stuck:
 
     async def kill(self, tag: str) -> None:
         self.killed.append(tag)
+        raise SandboxUnavailableError
 
 
 async def test_a_cancelled_start_leaves_no_task_behind_that_nobody_knows() -> None:
@@ -226,3 +234,46 @@ async def test_a_cancelled_start_leaves_no_task_behind_that_nobody_knows() -> No
         group.cancel_scope.cancel()
     assert len(stuck.tags) == 1
     assert stuck.killed == stuck.tags
+
+
+class Listing:
+    """A registry with three sandboxes; what it answers about the second one is an error."""
+
+    def __init__(self, error: AgentSandboxError) -> None:
+        self.client = self
+        self.error = error
+
+    async def list(self) -> list[Any]:
+        return [SimpleNamespace(sandbox_id=name, metadata={}) for name in "abc"]
+
+    def is_owned(self, _scope: None, _sandbox_id: str) -> bool:
+        return False
+
+    def is_foreign(self, _scope: None, _sandbox_id: str) -> bool:
+        return False
+
+    async def look(self, sandbox_id: str) -> Any:
+        if sandbox_id == "b":
+            raise self.error
+        return SimpleNamespace(commands=self._Commands(f"task-{sandbox_id}"))
+
+    class _Commands:
+        def __init__(self, tag: str) -> None:
+            self.tag = f"{tag[:5]}{ord(tag[-1]):032x}"
+
+        async def list(self, *, ended: bool) -> list[Any]:
+            assert ended
+            return [SimpleNamespace(tag=self.tag, argv=["x"], exit_code=None, retained=True)]
+
+
+async def test_a_sandbox_that_ends_under_a_listing_is_left_out() -> None:
+    for error in (SandboxNotFoundError(), UnsupportedError()):
+        tasks = Tasks(Listing(error))  # type: ignore[arg-type]  # it does as one
+        found = await tasks.visible(Use(None, ANONYMOUS))
+        assert [task.sandbox_id for task in found] == ["a", "c"]
+
+
+async def test_another_error_under_a_listing_is_that_of_the_listing() -> None:
+    tasks = Tasks(Listing(SandboxUnavailableError()))  # type: ignore[arg-type]  # it does as one
+    with pytest.raises(SandboxUnavailableError):
+        await tasks.visible(Use(None, ANONYMOUS))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -99,7 +100,8 @@ class Tasks:
             except AgentSandboxError:
                 raise
             except BaseException:  # cancelled: nobody will learn its id
-                with anyio.move_on_after(_CLEAN_UP_S, shield=True):
+                # An error of the clean-up must not take the place of the cancellation.
+                with anyio.move_on_after(_CLEAN_UP_S, shield=True), suppress(AgentSandboxError):
                     await commands.kill(_PREFIX + token)
                 raise
             return f"{sandbox.sandbox_id}.{token}"
@@ -153,6 +155,7 @@ class Tasks:
 
     async def _in(self, sandbox_ids: list[str]) -> list[Task]:
         found: dict[str, list[Task]] = {}
+        failed: list[AgentSandboxError] = []
         slots = anyio.Semaphore(PARALLEL_LOOKS)
 
         async def look(sandbox_id: str) -> None:
@@ -162,6 +165,10 @@ class Tasks:
                     listed = await sandbox.commands.list(ended=True)
                 except (SandboxNotFoundError, UnsupportedError):
                     return  # it has just ended, or nothing runs there
+                except AgentSandboxError as error:  # a group would wrap it, and nobody know it
+                    failed.append(error)
+                    group.cancel_scope.cancel()
+                    return
             tasks = [_task(sandbox_id, one) for one in listed]
             found[sandbox_id] = [task for task in tasks if task is not None]
 
@@ -169,6 +176,8 @@ class Tasks:
             async with anyio.create_task_group() as group:
                 for sandbox_id in sandbox_ids:
                     group.start_soon(look, sandbox_id)
+        if failed:
+            raise failed[0]
         return [task for sandbox_id in sandbox_ids for task in found.get(sandbox_id, [])]
 
 

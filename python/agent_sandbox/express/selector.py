@@ -13,10 +13,15 @@ import errno
 from collections import ChainMap
 from collections.abc import Mapping
 from selectors import EVENT_READ, BaseSelector, EpollSelector, PollSelector, SelectorKey
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from _typeshed import FileDescriptorLike
+
+class _HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+FileDescriptorLike: TypeAlias = int | _HasFileno
+"""What `selectors` waits for."""
 
 
 def make_loop() -> asyncio.AbstractEventLoop:

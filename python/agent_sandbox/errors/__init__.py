@@ -64,6 +64,7 @@
     │   ├── UploadEncodingError             E7023
     │   ├── UploadLengthRequiredError       E7024
     │   ├── UploadLengthError               E7025
+    │   ├── DownloadUsedError               E7026
     │   ├── FetchRefusedError               E7030
     │   └── FetchError                      E7031
     └── AccessError                         E8000
@@ -137,6 +138,7 @@ from agent_sandbox.errors.sandboxes import (
     WatchLimitError,
 )
 from agent_sandbox.errors.uploads import (
+    DownloadUsedError,
     FetchError,
     FetchRefusedError,
     UploadBodyError,
@@ -186,6 +188,7 @@ __all__ = [
     "CredentialsMissingError",
     "CredentialsUncheckedError",
     "DeclarationError",
+    "DownloadUsedError",
     "ErrorRow",
     "FetchError",
     "FetchRefusedError",

@@ -367,6 +367,16 @@ class UploadLengthError(
     """The announced length is not the declared size."""
 
 
+class DownloadUsedError(
+    UploadError,
+    code="E7026",
+    category="invalid_input",
+    http=409,
+    text="The one GET of this download is used: call create_download_url again for another one.",
+):
+    """A second GET came to a download."""
+
+
 class FetchRefusedError(
     UploadError,
     code="E7030",

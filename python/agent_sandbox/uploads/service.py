@@ -12,6 +12,7 @@ import anyio
 
 from agent_sandbox.errors import (
     AgentSandboxError,
+    DownloadUsedError,
     UploadBusyError,
     UploadConflictError,
     UploadError,
@@ -149,6 +150,7 @@ class UploadService:
             UploadNotFoundError: E7002 (404), the same for an unknown id, a wrong secret and a
                 wrong endpoint.
             UploadConflictError: E7007 (409), the attempt is used.
+            DownloadUsedError: E7026 (409), the one GET is used.
             UploadGoneError: E7003 (410), expired or revoked.
         """
         if not secret:
@@ -176,6 +178,8 @@ class UploadService:
 
     def _admit(self, session: UploadSession) -> None:
         if session.kind == "download":
+            if session.state in (State.PLACING, State.PLACED):
+                raise DownloadUsedError
             if session.state is not State.STORED:
                 raise_ended(session)
         elif session.state in (State.EXPIRED, State.REVOKED):

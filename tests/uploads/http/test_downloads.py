@@ -51,7 +51,9 @@ def test_a_second_get_is_refused(any_server: UploadServer) -> None:
     path, secret = stage(any_server, b"data")
     assert any_server.send(get(path, secret)).body == b"data"
     again = any_server.send(get(path, secret))
-    assert again.status in (409, 410)
+    assert (again.status, again.json["code"]) == (409, "E7026")
+    assert "create_download_url" in again.json["error"]
+    assert "next_step" not in again.json  # that of an upload would send the agent astray
     assert again.headers["cache-control"] == "no-store"
 
 

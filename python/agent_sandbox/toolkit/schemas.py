@@ -45,7 +45,7 @@ FAILURE: Schema = {
         "error": {"type": "string", "description": "What went wrong and what to do next."},
         "error_category": {"type": "string", "enum": list(CATEGORIES)},
         "sandbox_id": SANDBOX_ID_OUT,
-        "next_step": NEXT_STEP,
+        "next_step": {"type": "string", "description": "What to do now, if that is known."},
     },
     "required": ["error", "error_category"],
     "additionalProperties": False,

@@ -93,7 +93,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     option(
         "--upload-metrics",
         action="store_true",
-        help="serve /metrics (Prometheus) to callers on this machine",
+        help="serve /metrics (Prometheus), with a token where /mcp asks for one, else to callers on"
+        " this machine",
     )
 
 

@@ -40,7 +40,7 @@ def build_http_app(config: McpConfig, public_url: str) -> Starlette:
     """Return the ASGI application: MCP at `/mcp`, transfers and `/health` beside it.
 
     Its lifespan opens and ends the server's state, so run it with lifespan support, once. Where
-    the settings name credentials, `/mcp` asks for them.
+    the settings name credentials, `/mcp` asks for them, and so does `/metrics` if it is served.
 
     Args:
         config: Settings.
@@ -51,7 +51,10 @@ def build_http_app(config: McpConfig, public_url: str) -> Starlette:
     """
     transfers = TransferRoutes()
     authority = config.authority()
-    served = Served(public_url, None if authority is None else partial(stands, authority))
+    served = Served(public_url)
+    if authority is not None:
+        # Behind a proxy everybody is near; here the gate below has asked for a token.
+        served = Served(public_url, partial(stands, authority), measures=lambda _request: True)
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[ServerState]:
@@ -74,11 +77,17 @@ def build_http_app(config: McpConfig, public_url: str) -> Starlette:
         AuthContextMiddleware(manager.asgi_app), body_deadline_s=config.body_deadline_s
     )
     protection = Protection(authority, config.oauth, endpoint, manager) if authority else None
-    guard = OriginGuard(
-        protection.gate if protection else endpoint,
-        allowed_hosts=(*LOOPBACK_HOSTS, *_own_name(config), *config.allowed_hosts),
-        allowed_origins=(*LOOPBACK_ORIGINS, *config.allowed_origins),
-    )
+
+    def guarded(app: ASGIApp) -> NoStore:
+        guard = OriginGuard(
+            app,
+            allowed_hosts=(*LOOPBACK_HOSTS, *_own_name(config), *config.allowed_hosts),
+            allowed_origins=(*LOOPBACK_ORIGINS, *config.allowed_origins),
+        )
+        return NoStore(guard)
+
+    mcp = guarded(protection.gate if protection else endpoint)
+    metrics = guarded(protection.gated(transfers) if protection else transfers)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -91,9 +100,10 @@ def build_http_app(config: McpConfig, public_url: str) -> Starlette:
 
     app = Starlette(
         routes=[
-            *(Route(path, NoStore(guard)) for path in (MCP_PATH, f"{MCP_PATH}/")),
+            *(Route(path, mcp) for path in (MCP_PATH, f"{MCP_PATH}/")),
             Route("/health", _health, methods=["GET"]),
             *(Route(path, transfers) for path in TransferRoutes.PATHS),
+            *([Route("/metrics", metrics)] if config.transfers.metrics else ()),
             *(protection.routes if protection is not None else ()),
         ],
         lifespan=lifespan,

@@ -1,4 +1,4 @@
-"""The gate and the metadata route that a server's settings ask for."""
+"""The gates and the metadata route that a server's settings ask for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agent_sandbox.mcp_server.auth.settings import OAuthConfig
 
 
 class Protection:
-    """What stands before the MCP endpoint where credentials are asked for.
+    """What stands before the MCP endpoint, and before what else asks for credentials.
 
     Args:
         authority: Who is let in.
@@ -35,6 +35,7 @@ class Protection:
         manager: StreamableHTTPSessionManager,
     ) -> None:
         self._manager = manager
+        self._authority = authority
         self.routes: list[Route] = []
         challenge = Challenge()
         if oauth is not None:
@@ -55,7 +56,12 @@ class Protection:
                 scopes_supported=list(oauth.scopes) or None,
                 resource_name="agent-sandbox",
             )
-        self.gate = BearerGate(app, authority, challenge)
+        self._challenge = challenge
+        self.gate = self.gated(app)
+
+    def gated(self, app: ASGIApp) -> BearerGate:
+        """Return `app` behind the same question. Only requests of `gate` are watched further."""
+        return BearerGate(app, self._authority, self._challenge)
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:

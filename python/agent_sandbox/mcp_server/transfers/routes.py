@@ -22,7 +22,7 @@ class TransferRoutes:
 
     PATHS: ClassVar = (
         *("/uploads", "/uploads/{rest:path}", "/downloads", "/downloads/{rest:path}"),
-        *("/llms.txt", "/metrics"),
+        "/llms.txt",
     )
 
     def __init__(self) -> None:

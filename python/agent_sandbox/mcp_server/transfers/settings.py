@@ -38,7 +38,8 @@ class TransferSettings:
         allowed_extensions: Lower-case, with the dot; empty allows all.
         allowed_origins: Origins of other web pages that may PUT from a browser.
         audit_file: Where every change of a session is noted: time, id, state, error code.
-        metrics: Serve `/metrics` to callers on this machine.
+        metrics: Serve `/metrics`: to who shows a token where one is asked for, else to callers on
+            this machine.
     """
 
     public_url: str | None = None

@@ -14,6 +14,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.to_thread import run_sync
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from agent_sandbox.errors import ConfigError, UploadError
@@ -29,7 +30,7 @@ from agent_sandbox.mcp_server.transfers.directories import (
 from agent_sandbox.mcp_server.transfers.listener import listening
 from agent_sandbox.mcp_server.transfers.settings import TransferSettings, default_directory
 from agent_sandbox.uploads.http import upload_routes
-from agent_sandbox.uploads.metrics import metrics_route
+from agent_sandbox.uploads.metrics import is_near, metrics_route
 from agent_sandbox.uploads.models import Principal
 from agent_sandbox.uploads.service import UploadService
 
@@ -45,10 +46,12 @@ class Served:
     Attributes:
         public_url: Where they are reached, unless the settings say something else.
         admits: Says whether a credential still stands; None where nobody is asked for one.
+        measures: Says who may see the metrics.
     """
 
     public_url: str
     admits: Callable[[str], bool] | None = None
+    measures: Callable[[Request], bool] = is_near
 
 
 class Uploads:
@@ -139,8 +142,10 @@ class Uploads:
             directory = None if locked is None else locked.path
             listener = None
             admits = None
+            measures: Callable[[Request], bool] = is_near
             if self._served is not None:
                 url, admits = self._served.public_url, self._served.admits
+                measures = self._served.measures
             else:
                 listener = listening_socket(settings.host, settings.port)
                 stack.callback(listener.close)
@@ -156,7 +161,7 @@ class Uploads:
                 locked.share()
             routes = upload_routes(service)
             if settings.metrics:
-                routes.append(metrics_route(service))
+                routes.append(metrics_route(service, allowed=measures))
             app = Starlette(routes=routes)
             if listener is not None:
                 await stack.enter_async_context(listening(app, config, listener))

@@ -79,6 +79,30 @@ def test_a_copy_that_breaks_leaves_the_old_file_and_no_other(shared: Shell, box:
     assert (place / "old").read_text() == "old"
 
 
+def test_a_copy_replaces_no_device_and_no_link(shared: Shell, box: str) -> None:
+    shared.says("cp", "-", f"{box}:fresh", stdin=b"new")
+    os.mkfifo(shared.files / "fifo")
+    (shared.files / "in").mkdir()
+    os.mkfifo(shared.files / "in" / "fresh")
+    for target, reason in (
+        ("fifo", "fifo: it is no regular file"),
+        ("in", "in/fresh: it is no regular file"),
+        ("nowhere/", "nowhere/ is no directory"),
+    ):
+        done = shared.run("cp", f"{box}:fresh", target)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert reason in done.stderr.decode()
+    assert (shared.files / "fifo").is_fifo()
+    assert (shared.files / "in" / "fresh").is_fifo()
+    assert not (shared.files / "nowhere").exists()
+    (shared.files / "link").symlink_to("named")
+    for _ in range(2):
+        shared.says("cp", f"{box}:fresh", "link")
+        assert (shared.files / "link").is_symlink()
+        assert (shared.files / "named").read_text() == "new"
+        (shared.files / "named").write_text("old")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -196,6 +220,26 @@ def test_names_in_a_sandbox_do_nothing_to_a_terminal(shared: Shell, box: str) ->
     listed = shared.says("ls", f"{box}:/tmp/evil")
     assert listed.endswith("\t\\x1b[31m[red]\\n\\u202e\n")
     assert listed.count("\n") == 1
+    told = shared.says("ls", "--json", f"{box}:/tmp/evil")
+    assert told.rstrip("\n").isprintable()
+    assert json.loads(told)[0]["name"] == "\x1b[31m[red]\n\u202e"
+    wild = "\x9b2J\x7f\U0001f600\U000e0001"
+    done = json.loads(printed := shared.says("run", "--json", box, "--", "printf", "%s", wild))
+    assert done["stdout"] == wild
+    assert printed.rstrip("\n").isprintable()
+
+
+def test_what_the_encoding_of_the_output_lacks_is_escaped(
+    shared: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latin = {**shared.environment, "PYTHONIOENCODING": "latin-1"}
+    monkeypatch.setattr(Shell, "environment", latin)
+    done = shared.run("create", "--json", "--metadata", "who=Zoë 李")
+    made = json.loads(done.stdout.decode("latin-1"))
+    assert made["metadata"] == {"who": "Zoë 李"}
+    listed = shared.run("list").stdout.decode("latin-1")
+    assert "who=Zoë \\u674e" in listed
+    shared.says("kill", made["sandbox_id"])
 
 
 def test_the_doctor_names_what_is_in_force(shared: Shell) -> None:

@@ -102,6 +102,16 @@ async def test_what_cannot_start_is_named(subject: Subject) -> None:
             await subject.run(wrong)
 
 
+@pytest.mark.parametrize("seconds", [1e10, 1e308, 10**400], ids=["1e10", "1e308", "10^400"])
+async def test_a_time_longer_than_any_sandbox_lives_is_no_error(
+    subject: Subject, seconds: float
+) -> None:
+    assert (await subject.run("echo up", timeout_s=seconds)).stdout == "up\n"
+    files = subject.sandbox.files
+    await subject.call(files.write, "/tmp/f", b"data", deadline_s=seconds)
+    assert await subject.call(files.read_bytes, "/tmp/f", 4, deadline_s=seconds) == b"data"
+
+
 async def test_binary_output_comes_as_it_is(subject: Subject) -> None:
     await subject.call(subject.sandbox.files.write, "/tmp/b", bytes(range(256)) * 100)
     done = await subject.run(["cat", "/tmp/b"])

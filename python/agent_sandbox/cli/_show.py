@@ -16,12 +16,28 @@ _QUIET_S = 1.0
 
 def plain(text: str) -> str:
     """Return text that stays in its line and does nothing to a terminal, whoever named it so."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() and _fits(c) else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def _fits(character: str) -> bool:
+    if character.isascii():
+        return True
+    try:
+        character.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def as_json(value: Any) -> None:
-    """Print one JSON value on a line of standard output."""
-    print(json.dumps(value, ensure_ascii=False))
+    """Print one JSON value on a line of standard output.
+
+    What does something to a terminal, or has no place in the encoding of the output, is escaped.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    print("".join(c if c.isprintable() and _fits(c) else json.dumps(c)[1:-1] for c in text))
 
 
 def table(

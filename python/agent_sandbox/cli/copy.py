@@ -122,11 +122,9 @@ def _get(sandbox: Sandbox, path: str, target: str) -> dict[str, object]:
 
     digest = Sha256()
     count = 0
-    size = sandbox.files.stat(path).size_bytes  # for the eye alone: it may be another by then
-    goal = Path(target)
-    if target != "-":
-        goal = goal / posixpath.basename(path) if goal.is_dir() else goal
+    goal = Path(target) if target == "-" else _goal(target, path)
     file = LocalFile(goal, None, None)
+    size = sandbox.files.stat(path).size_bytes  # for the eye alone: it may be another by then
     with Progress(path, size) as progress, sandbox.files.stream(path) as chunks:
         try:
             for chunk in chunks:
@@ -145,6 +143,23 @@ def _get(sandbox: Sandbox, path: str, target: str) -> dict[str, object]:
             file.discard()
             raise
     return {"path": str(goal), "bytes": count, "sha256": digest.hexdigest()}
+
+
+def _goal(target: str, path: str) -> Path:
+    """Return the regular file, there or not yet, that a remote one is to become."""
+    from agent_sandbox.client.operations.transfer import local_goal
+
+    goal = Path(target)
+    if goal.is_dir():
+        goal /= posixpath.basename(path)
+    elif target.endswith("/"):
+        raise Usage(_PROG, f"{target} is no directory")
+    try:
+        real = local_goal(goal)
+    except OSError as error:  # a device or FIFO that would be gone, a loop of links
+        why = os.strerror(error.errno) if error.errno else "it is no regular file"
+        raise Usage(_PROG, f"{goal}: {why}") from None
+    return real if goal.is_symlink() else goal  # the link stays, as with any other writer
 
 
 CP = Command("cp", "copy a file into a sandbox or out of one", _EXAMPLES, _add, _run)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from agent_sandbox.errors import ArgumentError, SandboxNotFoundError
 from agent_sandbox.limits import DEFAULT_TTL_S, MAX_TTL_S
+
+LONGEST_S = 9_999_999.0
+"""A longer time is taken for this one, 115 days: the header of a command has ten digits of
+milliseconds, clocks overflow somewhere above, and no sandbox lives so long."""
 
 _SANDBOX_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", re.ASCII)
 
@@ -31,19 +34,24 @@ def checked_max_bytes(max_bytes: int | None) -> int | None:
 
 
 def checked_deadline(deadline_s: float | None) -> float | None:
-    """Return a deadline in seconds.
+    """Return a deadline; see `checked_seconds`."""
+    return checked_seconds("deadline_s", deadline_s)
+
+
+def checked_seconds(name: str, value: float | None) -> float | None:
+    """Return a time in seconds, `LONGEST_S` at most; None is no bound.
 
     Raises:
         TypeError: It is neither a number nor None.
         ValueError: It is not positive and finite.
     """
-    if deadline_s is None:
+    if value is None:
         return None
-    if isinstance(deadline_s, bool) or not isinstance(deadline_s, int | float):
-        raise TypeError("deadline_s must be a number or None")
-    if not (math.isfinite(deadline_s) and deadline_s > 0):
-        raise ValueError("deadline_s must be positive")
-    return float(deadline_s)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number or None")
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be positive")
+    return float(min(value, LONGEST_S))
 
 
 def checked_ttl(ttl_seconds: int | None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from agent_sandbox.client._answers import (
     require_identity,
 )
 from agent_sandbox.client._calls import Call, Head, Operation
-from agent_sandbox.client.operations._checks import checked_ttl
+from agent_sandbox.client.operations._checks import checked_seconds, checked_ttl
 from agent_sandbox.client.operations._rpc import check_end, each_envelope, rpc_headers, unary
 from agent_sandbox.errors import (
     AgentSandboxError,
@@ -112,7 +111,7 @@ def run(
     if not live:
         more[headers.OUTPUT_LIMIT] = str(max_output_bytes)
     body = wanted.message(stdin=False, terminal=None, tag=None)
-    return _stream("Start", body, more, checked_timeout(timeout_s))
+    return _stream("Start", body, more, checked_seconds("timeout_s", timeout_s))
 
 
 def start(
@@ -133,7 +132,7 @@ def start(
     more = {headers.OUTPUT_LIMIT: "0"}
     if retain_s is not None:
         more[headers.RETAIN] = str(checked_ttl(retain_s))
-    return _stream("Start", body, more, checked_timeout(timeout_s))
+    return _stream("Start", body, more, checked_seconds("timeout_s", timeout_s))
 
 
 def attach(pid: Which, *, live: bool) -> Call[Events]:
@@ -206,22 +205,6 @@ def kill(pid: Which, *, gently: bool) -> Operation[bool]:
     except ProcessNotFoundError:
         return False
     return True
-
-
-def checked_timeout(timeout_s: float | None) -> float | None:
-    """Return a time in seconds; None is no bound.
-
-    Raises:
-        TypeError: It is neither a number nor None.
-        ValueError: It is not positive and finite.
-    """
-    if timeout_s is None:
-        return None
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
-        raise TypeError("timeout_s must be a number or None")
-    if not (math.isfinite(timeout_s) and timeout_s > 0):
-        raise ValueError("timeout_s must be positive")
-    return float(timeout_s)
 
 
 def _check_output_bytes(max_output_bytes: int) -> None:

@@ -138,7 +138,7 @@ def download(
     deadline_s = checked_deadline(deadline_s)
     if not streaming:
         raise UnsupportedError
-    goal = _local_goal(local)
+    goal = local_goal(local)
 
     def to_disk(head: Head) -> Sink[int]:
         return LocalFile(goal, limit, _proved(head))
@@ -156,7 +156,7 @@ def download(
     )
 
 
-def _local_goal(local: LocalPath) -> Path:
+def local_goal(local: LocalPath) -> Path:
     """Return the regular file, there or not yet, that a local path names through its links.
 
     Raises:

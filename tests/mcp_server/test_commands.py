@@ -142,6 +142,49 @@ async def test_a_cancelled_call_kills_its_process_group(connect: Connect, era: s
         await call("kill_sandbox")
 
 
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_command_whose_sandbox_is_killed_is_not_run_again_in_another(era: str) -> None:
+    with http_server() as server:
+        async with connected(server.url, era) as client, anyio.create_task_group() as group:
+            answers: list[Any] = []
+            answered = anyio.Event()
+
+            async def run() -> None:
+                line = "echo > /tmp/begun; sleep 65433"
+                arguments = {"command": line, "timeout_seconds": 600}
+                answers.append(await client.call_tool("run_command", arguments))
+                answered.set()
+
+            group.start_soon(run)
+            killed = None
+            with anyio.fail_after(WAIT_S):
+                while killed is None:
+                    listed = await client.call_tool("list_sandboxes", {})
+                    for one in (listed.structured_content or {})["sandboxes"]:
+                        call = Caller(client, one["sandbox_id"])
+                        if not (await call("read_file", path="/tmp/begun")).is_error:
+                            await call("kill_sandbox")
+                            killed = call.sandbox_id
+                await answered.wait()
+            fields = answers[0].structured_content
+            assert fields["error_category"] == "sandbox_not_found"
+            assert fields["sandbox_id"] == killed
+            listed = await client.call_tool("list_sandboxes", {})
+            assert listed.structured_content == {"success": True, "sandboxes": []}
+
+
+async def test_a_default_that_is_gone_before_a_command_is_replaced(express: Service) -> None:
+    env = {"AGENT_SANDBOX_API_URL": express.url, "AGENT_SANDBOX_URL": express.url}
+    with http_server(env=env) as server:
+        async with connected(server.url, ERAS[0]) as client:
+            made = await client.call_tool("create_sandbox", {})
+            for tool in ("run_command", "start_background_task"):
+                assert made.structured_content is not None
+                express.http.delete(f"/sandboxes/{made.structured_content['sandbox_id']}")
+                made = await client.call_tool(tool, {"command": "true"})
+                assert (made.structured_content or {})["sandbox_created"] is True
+
+
 async def test_unknown_ended_and_foreign_sandboxes_are_refused(express: Service) -> None:
     env = {"AGENT_SANDBOX_API_URL": express.url, "AGENT_SANDBOX_URL": express.url}
     owned, ended = express.create(), express.create()

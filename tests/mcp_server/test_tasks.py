@@ -208,7 +208,7 @@ class Stuck:
         self.tags: list[str] = []
         self.killed: list[str] = []
 
-    async def use(self, _use: Use, _id: None, operation: Any, *_more: Any) -> Any:
+    async def use(self, _use: Use, _id: None, operation: Any, *_more: Any, **_named: Any) -> Any:
         return await operation(self)
 
     async def start(self, _argv: Any, *, tag: str, **_more: Any) -> None:

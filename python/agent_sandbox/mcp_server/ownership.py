@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -28,6 +27,7 @@ from agent_sandbox.mcp_server.principals import ANONYMOUS, Principal
 from agent_sandbox.mcp_server.reaper import Reaper
 from agent_sandbox.mcp_server.renewal import Lease
 from agent_sandbox.mcp_server.scopes import Scope
+from agent_sandbox.mcp_server.timing import time_limit
 
 T = TypeVar("T")
 
@@ -131,27 +131,34 @@ class Registry:
         operation: Callable[[Sandbox], Awaitable[T]],
         timeout_error: type[AgentSandboxError],
         timeout_s: float | None = None,
+        *,
+        repeatable: bool = True,
     ) -> T:
         """Resolve a sandbox and run one operation on it, within `timeout_s` or that of a transfer.
 
         A named sandbox is adopted by the scope, also when the operation then fails. Without a
         name the default is used; if it turns out to be gone, a new one is made and used instead.
+        An operation that is not `repeatable` never begins twice: the default is looked at before,
+        and one that goes meanwhile is not replaced.
 
         Raises:
-            SandboxNotFoundError: E5001, the named sandbox is gone, or is another principal's.
+            SandboxNotFoundError: E5001, the sandbox is gone, or is another principal's.
             SandboxOwnedError: E5002, another scope of the same principal owns it.
             SandboxTimeoutError: E5004, it was not resolved in time.
             AgentSandboxError: What the operation raised, or `timeout_error`.
         """
         timeout_s = timeout_s or self._config.transfer_timeout_s
         handle = await self._resolve(use, sandbox_id)
+        if not repeatable and sandbox_id is None and await self._is_gone(handle):
+            self.forget(handle.sandbox_id)
+            handle = await self._resolve(use, None)
         try:
             return await self._run(use, handle, operation, timeout_error, timeout_s)
         except (SandboxNotFoundError, SandboxUnavailableError, TransferError) as error:
-            if not await self._is_gone(handle, error):
+            if not isinstance(error, SandboxNotFoundError) and not await self._is_gone(handle):
                 raise
             self.forget(handle.sandbox_id)
-            if sandbox_id is not None:
+            if sandbox_id is not None or not repeatable:
                 raise SandboxNotFoundError from None
         handle = await self._resolve(use, None)
         return await self._run(use, handle, operation, timeout_error, timeout_s)
@@ -172,9 +179,7 @@ class Registry:
                 self.reaper.doom([handle.sandbox_id])  # nobody will ever learn its id
             raise
 
-    async def _is_gone(self, handle: Handle, error: AgentSandboxError) -> bool:
-        if isinstance(error, SandboxNotFoundError):
-            return True
+    async def _is_gone(self, handle: Handle) -> bool:
         # Services other than Express may answer a file call to a dead sandbox with a bad gateway.
         try:
             with time_limit(self._config.resolve_timeout_s, SandboxTimeoutError):
@@ -316,8 +321,8 @@ class Registry:
             try:
                 with handle.lease.held():
                     result = await operation(handle.sandbox)
-            except (SandboxUnavailableError, TransferError) as error:
-                if not await self._is_gone(handle, error):
+            except (SandboxUnavailableError, TransferError):
+                if not await self._is_gone(handle):
                     raise
                 raise SandboxNotFoundError from None
         use.sandbox_id = sandbox_id
@@ -363,12 +368,3 @@ class Registry:
         handle = self._handles.get(sandbox_id)
         if handle is not None:
             handle.lease.ttl_seconds = ttl_seconds
-
-
-@contextmanager
-def time_limit(seconds: float, error: type[AgentSandboxError]) -> Iterator[None]:
-    """Run the body for at most `seconds` of wall-clock time, else raise `error`."""
-    with anyio.move_on_after(seconds) as scope:
-        yield
-    if scope.cancelled_caught:
-        raise error

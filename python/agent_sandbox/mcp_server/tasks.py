@@ -28,7 +28,8 @@ from agent_sandbox.errors import (
     UnsupportedError,
 )
 from agent_sandbox.limits import MAX_RETAINED_TASKS, RESOLVE_TIMEOUT_S
-from agent_sandbox.mcp_server.ownership import Registry, Use, time_limit
+from agent_sandbox.mcp_server.ownership import Registry, Use
+from agent_sandbox.mcp_server.timing import time_limit
 from agent_sandbox.models import CommandInfo
 
 T = TypeVar("T")
@@ -107,7 +108,7 @@ class Tasks:
             return f"{sandbox.sandbox_id}.{token}"
 
         return await self._registry.use(
-            use, sandbox_id, begin, SandboxTimeoutError, RESOLVE_TIMEOUT_S
+            use, sandbox_id, begin, SandboxTimeoutError, RESOLVE_TIMEOUT_S, repeatable=False
         )
 
     async def visit(

@@ -55,7 +55,12 @@ async def run_command(call: Call, arguments: RunArguments) -> Fields:
         )
 
     result = await call.registry.use(
-        call.use, arguments.sandbox_id, run, CommandTimeoutError, timeout_s + _SLACK_S
+        call.use,
+        arguments.sandbox_id,
+        run,
+        CommandTimeoutError,
+        timeout_s + _SLACK_S,
+        repeatable=False,
     )
     return call.file_fields(exit_code=result.exit_code, **outputs.result_fields(result))
 

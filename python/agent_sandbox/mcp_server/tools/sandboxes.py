@@ -14,7 +14,8 @@ from agent_sandbox.mcp_server.arguments import (
     SandboxArguments,
     SetTtlArguments,
 )
-from agent_sandbox.mcp_server.ownership import check_sandbox_id, time_limit
+from agent_sandbox.mcp_server.ownership import check_sandbox_id
+from agent_sandbox.mcp_server.timing import time_limit
 from agent_sandbox.mcp_server.tool import Call, Fields, make_tool
 from agent_sandbox.models import SandboxInfo
 

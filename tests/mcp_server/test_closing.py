@@ -66,7 +66,7 @@ async def test_closed_sessions_leave_no_process_no_socket_and_no_directory(
         assert server.end() == ""
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_server_that_stops_takes_every_session_with_it(
     how: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 from tests.support.express import Service, wait_until
 from tests.support.mcp_servers import (
@@ -25,6 +26,7 @@ from tests.support.mcp_servers import (
 from tests.support.relay import Relay, relay_to
 
 from agent_sandbox.limits import MAX_FILE_BYTES, MAX_STDIO_LINE_BYTES
+from agent_sandbox.mcp_server.stdio import Wire, serve_stdio
 
 
 class Pipe:
@@ -354,11 +356,31 @@ async def test_a_destroy_that_takes_longer_than_the_process_may_is_finished_afte
         await asyncio.to_thread(wait_until, lambda: not alive(express))
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_ends_the_process_in_order(how: signal.Signals) -> None:
     async with pipe() as it:
         it.process.send_signal(how)
         assert await asyncio.wait_for(it.process.wait(), WAIT_S) == 0
+
+
+class Interrupted:
+    """A server of the SDK that is told to stop while it hands on a message."""
+
+    def create_initialization_options(self) -> None:
+        return None
+
+    async def run(self, read: Any, write: Any, _options: None) -> None:
+        async with read, write, anyio.create_task_group():
+            raise anyio.BrokenResourceError
+
+
+async def test_what_breaks_within_the_sdk_when_it_is_told_to_stop_is_an_orderly_end() -> None:
+    reading, writing = os.pipe()
+    wire = Wire(reading, writing)
+    server: Any = Interrupted()
+    with anyio.fail_after(WAIT_S):
+        await serve_stdio(server, wire, on_eof=lambda: None, on_end=lambda: None)
+    os.close(writing)
 
 
 SLOW_TO_TAKE_APART = """

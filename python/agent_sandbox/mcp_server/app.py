@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -28,6 +27,7 @@ from agent_sandbox.mcp_server.logs import (
 from agent_sandbox.mcp_server.ownership import Registry
 from agent_sandbox.mcp_server.reach import warn_if_unreachable
 from agent_sandbox.mcp_server.server import build_server
+from agent_sandbox.mcp_server.signals import stop_signals
 from agent_sandbox.mcp_server.sockets import base_url, listening_socket
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.stdio import Wire, diverted_stdio, serve_stdio
@@ -43,8 +43,8 @@ STDIO_EXIT_S = 1.2
 def run_stdio(config: McpConfig) -> None:
     """Serve one client on descriptors 0 and 1, and end the process when it has gone.
 
-    Whatever happens, it ends within 1.2 s of the client's closing its side, or of SIGINT
-    or SIGTERM: it is ended hard if something does not let go, with status 0. Sandboxes that are
+    Whatever happens, it ends within 1.2 s of the client's closing its side, or of SIGINT, SIGTERM
+    or SIGHUP: it is ended hard if something does not let go, with status 0. Sandboxes that are
     not destroyed by then are handed to a process of their own.
 
     Raises:
@@ -81,9 +81,9 @@ async def _stdio(config: McpConfig, wire: Wire) -> None:
 
 
 def _on_first_signal(exit_hard: Callable[[], None], stop: Callable[[], object]) -> None:
-    """Stop in order at the first SIGINT or SIGTERM, in the time that an end of input has."""
+    """Stop in order at the first signal to stop, in the time that an end of input has."""
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = stop_signals()
 
     def stop_once() -> None:
         for number in numbers:
@@ -129,7 +129,7 @@ def _prepare_process() -> None:
 
 
 def run_http(config: McpConfig) -> None:
-    """Serve Streamable HTTP until SIGINT or SIGTERM; the URL goes to standard error.
+    """Serve Streamable HTTP until SIGINT, SIGTERM or SIGHUP; the URL goes to standard error.
 
     Raises:
         ConfigError: E6000, settings that contradict each other, or an address beyond loopback

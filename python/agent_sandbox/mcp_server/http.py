@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -27,6 +26,7 @@ from agent_sandbox.mcp_server.http_guard import HttpGuard
 from agent_sandbox.mcp_server.http_origin import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, OriginGuard
 from agent_sandbox.mcp_server.logs import log_loop_error
 from agent_sandbox.mcp_server.server import build_server
+from agent_sandbox.mcp_server.signals import stop_signals
 from agent_sandbox.mcp_server.sockets import base_url
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.transfers.principals import stands
@@ -149,15 +149,15 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM through the loop."""
+        """Take the signals to stop through the loop."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in stop_signals():
             loop.add_signal_handler(number, self.handle_exit, number, None)
         yield
 
 
 async def serve_http(config: McpConfig, listener: socket.socket) -> None:
-    """Serve until the process is told to stop (SIGINT, SIGTERM), then end every scope.
+    """Serve until the process is told to stop (`stop_signals`), then end every scope.
 
     Raises:
         AgentSandboxError: The server cannot start: its settings, or its uploads' database.

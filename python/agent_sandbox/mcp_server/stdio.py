@@ -122,9 +122,12 @@ async def serve_stdio(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(connection.forward)
         tasks.start_soon(connection.write)
-        await server.run(
-            connection.to_server, connection.from_server, server.create_initialization_options()
-        )
+        try:
+            await server.run(
+                connection.to_server, connection.from_server, server.create_initialization_options()
+            )
+        except* anyio.BrokenResourceError:
+            pass  # it was told to stop while the SDK handed on a message of the client's
         connection.end()
         await connection.flushed.wait()
         tasks.cancel_scope.cancel()

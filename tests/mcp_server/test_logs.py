@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import logging
 import tempfile
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ from mcp import Client
 from tests.support.express import Service
 from tests.support.mcp_servers import ERAS, RawHttp, connected, http_server, stdio_command
 
-from agent_sandbox.mcp_server import McpConfig, build_server
-from agent_sandbox.mcp_server.logs import SDK_LOGGERS, log, log_loop_error, log_unexpected
+from agent_sandbox.mcp_server import McpConfig, build_server, logs
+from agent_sandbox.mcp_server.logs import SDK_LOGGERS, LoopErrors, log, log_unexpected
 from agent_sandbox.mcp_server.tools import binary
 
 CANARY = "canary-7d1f"
@@ -86,12 +87,25 @@ def test_an_unexpected_error_is_logged_without_its_text(records: list[logging.Lo
 async def test_what_nobody_awaited_is_logged_without_its_text(
     records: list[logging.LogRecord],
 ) -> None:
-    loop = asyncio.get_running_loop()
+    loop, handle = asyncio.get_running_loop(), LoopErrors()
     for error in (RuntimeError(CANARY), asyncio.InvalidStateError(CANARY), None):
-        log_loop_error(loop, {"message": CANARY, "exception": error, "handle": CANARY})
+        handle(loop, {"message": CANARY, "exception": error, "handle": CANARY})
     assert CANARY not in written(records)
     assert len([record for record in records if record.name != "asyncio"]) == 2
     assert "RuntimeError" in written(records)
+
+
+async def test_a_flood_of_connections_floods_no_log(
+    records: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, handle = asyncio.get_running_loop(), LoopErrors()
+    for _ in range(1_000):
+        handle(loop, {"message": CANARY, "exception": OSError(errno.EMFILE, CANARY)})
+    monkeypatch.setattr(logs, "SCARCE_PAUSE_S", 0.0)
+    handle(loop, {"message": CANARY, "exception": OSError(errno.EMFILE, CANARY)})
+    assert len([record for record in records if record.name != "asyncio"]) == 2
+    assert "EMFILE" in written(records)
+    assert CANARY not in written(records)
 
 
 async def test_a_tool_that_breaks_shows_its_secret_to_nobody(

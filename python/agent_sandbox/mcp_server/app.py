@@ -20,7 +20,7 @@ from agent_sandbox.mcp_server.handoff import hand_off
 from agent_sandbox.mcp_server.http import MCP_PATH, serve_http
 from agent_sandbox.mcp_server.logs import (
     PROCESS_LOGGERS,
-    log_loop_error,
+    LoopErrors,
     log_to_stderr,
     redact_libraries,
 )
@@ -62,7 +62,7 @@ async def _stdio(config: McpConfig, wire: Wire) -> None:
     bounded = replace(config, shutdown_timeout_s=min(config.shutdown_timeout_s, STDIO_CLEANUP_S))
     serving = asyncio.current_task()
     assert serving is not None  # noqa: S101 - this is a coroutine of a task
-    asyncio.get_running_loop().set_exception_handler(log_loop_error)
+    asyncio.get_running_loop().set_exception_handler(LoopErrors())
     with suppress(asyncio.CancelledError):  # told to stop: everything ends in order
         async with open_state(bounded) as state:
             exit_hard = partial(_exit_hard, config.settings(), state.registry)

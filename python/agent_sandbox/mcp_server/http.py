@@ -24,7 +24,7 @@ from agent_sandbox.mcp_server.auth.protection import Protection
 from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.http_guard import HttpGuard
 from agent_sandbox.mcp_server.http_origin import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, OriginGuard
-from agent_sandbox.mcp_server.logs import log_loop_error
+from agent_sandbox.mcp_server.logs import LoopErrors
 from agent_sandbox.mcp_server.server import build_server
 from agent_sandbox.mcp_server.signals import stop_signals
 from agent_sandbox.mcp_server.sockets import base_url
@@ -162,7 +162,7 @@ async def serve_http(config: McpConfig, listener: socket.socket) -> None:
     Raises:
         AgentSandboxError: The server cannot start: its settings, or its uploads' database.
     """
-    asyncio.get_running_loop().set_exception_handler(log_loop_error)
+    asyncio.get_running_loop().set_exception_handler(LoopErrors())
     app = build_http_app(config, base_url(listener))
     server = _Server(
         uvicorn.Config(

@@ -8,8 +8,10 @@ never passed on: a record of theirs becomes its place, its level and the kind of
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import sys
+import time
 import uuid
 from typing import Any
 
@@ -22,6 +24,12 @@ SDK_LOGGERS = ("mcp", "mcp_types", "sse_starlette", "httpx2", "httpcore2")
 
 PROCESS_LOGGERS = ("uvicorn", "httpx", "httpcore")
 """Further ones, cut only in a process that is ours alone."""
+
+
+SCARCE_PAUSE_S = 10.0
+"""Shortest time between two records about descriptors or memory that the system has not got."""
+
+_SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class RedactingHandler(logging.Handler):
@@ -72,17 +80,33 @@ def log_unavailable(error: AgentSandboxError) -> None:
         log.error("%s %s %s", error.code, error.text, reason)
 
 
-def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what nobody awaited, for `loop.set_exception_handler`: its kind, and no text.
+class LoopErrors:
+    """Logs what nobody awaited, as the exception handler of a loop: its kind, and no text.
 
     asyncio's own handler prints messages and reprs. An `InvalidStateError` is no fault: anyio lets
-    the loop settle the future of a read that was cancelled in the same turn.
+    the loop settle the future of a read that was cancelled in the same turn. asyncio reports a
+    connection for which there is no descriptor thousands of times a second.
     """
-    error = context.get("exception")
-    if error is None:
-        log.error("the event loop reported something; its text is withheld")
-    elif not isinstance(error, asyncio.InvalidStateError):
-        log_unexpected("the event loop", error)
+
+    def __init__(self) -> None:
+        self._scarce_at = float("-inf")
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log one report of the loop."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in _SCARCE:
+            self._log_scarcity(error.errno)
+        elif error is None:
+            log.error("the event loop reported something; its text is withheld")
+        elif not isinstance(error, asyncio.InvalidStateError):
+            log_unexpected("the event loop", error)
+
+    def _log_scarcity(self, number: int) -> None:
+        now = time.monotonic()
+        if now - self._scarce_at >= SCARCE_PAUSE_S:
+            self._scarce_at = now
+            name = errno.errorcode[number]
+            log.error("connections wait: the system has no descriptor or memory (%s)", name)
 
 
 def log_to_stderr(level: int = logging.WARNING) -> None:

@@ -68,7 +68,7 @@ class Cycle:
         self._keep_alive = head.keep_alive
         self._send_chunked = False
         self._send_left: int | None = None
-        self._unsent_head = b""  # goes out with the first of the body, in one packet
+        self._unsent_head = b""  # goes out with the first of the body, if that comes at once
         self._bodyless = head.method == "HEAD"
 
     @property
@@ -202,6 +202,13 @@ class Cycle:
         lines += [b"%b: %b\r\n" % header for header in headers]
         self._started = True
         self._unsent_head = b"".join(lines) + b"\r\n"
+        # A stream of events may have nothing to say for long, and its reader waits for the head.
+        asyncio.get_running_loop().call_soon(self._flush_head)
+
+    def _flush_head(self) -> None:
+        if self._unsent_head and not self._gone:
+            self.transport.write(self._unsent_head)
+        self._unsent_head = b""
 
     def _send_body(self, message: dict[str, Any]) -> None:
         if message["type"] != "http.response.body":

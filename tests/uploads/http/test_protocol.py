@@ -118,6 +118,18 @@ def test_a_stream_goes_out_as_it_is_made(start: Start) -> None:
         assert client.answer().body == b"onetwo"
 
 
+def test_the_head_does_not_wait_for_a_body_that_is_long_in_coming(start: Start) -> None:
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        await read(receive)
+        await send(start_message((b"kind", b"stream")))
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    with RawClient(start(app)) as client:
+        client.send(request("GET", "/"))
+        assert client.answer(to_head=True).headers["kind"] == "stream"
+
+
 def test_http_1_0_gets_an_answer_that_ends_with_the_connection(start: Start) -> None:
     with RawClient(start(echo)) as client:
         client.send(b"GET /a HTTP/1.0\r\n\r\n")

@@ -40,6 +40,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(RUST) $(BACKEND) | $(BIN)/p
 
 # What tests, linters and benches need on top.
 $(VENV)/.dev: $(VENV)/.installed
+	@echo "agent-sandbox: installing what tests and linters need"
 	@$(PIP) install --quiet --constraint constraints.txt 'pip>=25.1'
 	@$(PIP) install --quiet --constraint constraints.txt --group dev
 	@touch $@
@@ -69,7 +70,7 @@ test: $(if $(LACK),,test-native) test-python ## the whole suite, for the native 
 test-native: $(VENV)/.dev $(TS)/.installed
 	AGENT_SANDBOX_EXPECT=native $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-python: $(VENV)/.dev $(TS)/.installed
+test-python: $(VENV)/.dev $(TS)/.installed ## the pure-Python half; PYTEST_ARGS="tests/wire" is a part of it
 	AGENT_SANDBOX_EXPECT=python AGENT_SANDBOX_PURE_PYTHON=1 $(BIN)/python -m pytest $(PYTEST_ARGS) $(ONCE)
 
 .PHONY: race-uploads

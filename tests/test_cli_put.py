@@ -77,7 +77,7 @@ def test_without_a_code_one_line_says_where_it_belongs(server: UploadServer, fil
 @pytest.mark.parametrize(
     ("size", "secret", "category", "says"),
     [
-        (1_000_001, "", "invalid_input", "send the declared file, or open a new session"),
+        (1_000_001, "", "invalid_input", "another size than the one that was declared"),
         (1_000_000, "wrong", "not_found", "Check that id, url and headers belong together"),
     ],
 )
@@ -108,10 +108,18 @@ def test_a_server_that_is_not_there_leaves_the_code_usable(file: Path) -> None:
     assert "the code still works" in done.stderr
 
 
+def test_a_file_that_is_missing_is_told_before_the_code_is_asked_for(tmp_path: Path) -> None:
+    done = put(tmp_path / "nothing", "http://127.0.0.1:1/uploads/x")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"agent-sandbox: {tmp_path}/nothing: No such file or directory")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("url", ["http://files.example.com/uploads/x", "ftp://x/y", "nonsense"])
 def test_an_address_that_would_show_the_code_to_others_is_refused(file: Path, url: str) -> None:
     done = put(file, url, "code")
     assert done.returncode == 2
+    assert "The URL or the code cannot be right; nothing was sent." in done.stderr
     assert "plain http is for this machine itself only" in done.stderr
 
 

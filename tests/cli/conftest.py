@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pty
+import select
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +70,25 @@ class Shell:
         done = self.run(*arguments, stdin=stdin)
         assert (done.returncode, done.stderr) == (0, b"")
         return done.stdout.decode()
+
+    def on_terminal(self, *arguments: str) -> tuple[int, str]:
+        """Run a command on a terminal of its own; return its status and what it shows there."""
+        controller, terminal = pty.openpty()
+        with os.fdopen(controller, "rb", buffering=0) as screen:
+            process = subprocess.Popen(
+                self.command(*arguments),
+                env=self.environment,
+                cwd=self.files,
+                stdin=terminal,
+                stdout=terminal,
+                stderr=terminal,
+            )
+            os.close(terminal)
+            shown = b""
+            with suppress(OSError):  # EIO: the other side is closed
+                while select.select([screen], [], [], WAIT_S)[0]:
+                    shown += screen.read(65_536)
+            return process.wait(WAIT_S), shown.decode().strip()
 
     def create(self, *arguments: str) -> str:
         """Make a sandbox and return its id."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -68,6 +69,9 @@ def test_a_copy_that_breaks_leaves_the_old_file_and_no_other(shared: Shell, box:
     shared.says("run", box, "--", "mkfifo", "/tmp/fifo")
     for missing in ("/tmp/none", "/tmp/fifo", "/tmp"):
         assert shared.run("cp", f"{box}:{missing}", "place/old").returncode in (2, 3)
+    nowhere = shared.run("cp", f"{box}:/etc/passwd", "no/such/place")
+    assert (nowhere.returncode, nowhere.stdout) == (1, b"")
+    assert nowhere.stderr == b"agent-sandbox: no/such/place: No such file or directory\n"
     shared.says("run", box, "truncate -s 1000M /tmp/huge")
     with shared.start("cp", f"{box}:/tmp/huge", "place/old") as process:
         wait_until(lambda: len(list(place.iterdir())) > 1, WAIT_S)
@@ -114,6 +118,7 @@ def test_a_copy_replaces_no_device_and_no_link(shared: Shell, box: str) -> None:
         (["cp", "./a:b", "c"], "one of the two is in a sandbox"),
         (["run", "BOX"], "say what to run"),
         (["run", "BOX", "--"], "say what to run"),
+        (["run", "BOX", "--timeout", "3", "--", "true"], "options come before the sandbox"),
         (["run", "--timeout", "0", "BOX", "true"], "a positive number of seconds"),
         (["run", "--env", "NAME", "BOX", "true"], "write NAME=VALUE"),
         (["kill"], "name the sandboxes to end, or say --all"),
@@ -242,6 +247,18 @@ def test_what_the_encoding_of_the_output_lacks_is_escaped(
     shared.says("kill", made["sandbox_id"])
 
 
+def test_an_empty_directory_is_told_on_a_terminal_and_is_no_line_elsewhere(
+    shared: Shell, box: str
+) -> None:
+    shared.says("run", box, "--", "mkdir", "/tmp/empty")
+    assert shared.says("ls", f"{box}:/tmp/empty") == ""
+    assert shared.on_terminal("ls", f"{box}:/tmp/empty/") == (0, "There is nothing in /tmp/empty.")
+    status, shown = shared.on_terminal("ls", f"{box}:/etc")
+    assert status == 0
+    assert re.search(r"MODE.*SIZE.*MODIFIED.*NAME", shown)
+    assert "passwd" in shown
+
+
 def test_the_doctor_names_what_is_in_force(shared: Shell) -> None:
     done = shared.run("doctor", "--json")
     found = {check["check"]: check for check in json.loads(done.stdout)}
@@ -260,7 +277,9 @@ def test_another_service_may_have_the_sandboxes(
 ) -> None:
     elsewhere = {"AGENT_SANDBOX_API_URL": "http://127.0.0.1:9"}
     monkeypatch.setattr(Shell, "environment", {**shared.environment, **elsewhere})
-    assert shared.run("list").returncode == 9
+    gone = shared.run("list")
+    assert gone.returncode == 9
+    assert b"AGENT_SANDBOX_API_URL" in gone.stderr
     assert shared.run("create", "--isolation", "none").returncode == 2
     down = {c["check"]: c for c in json.loads(shared.run("doctor", "--json").stdout)}
     assert not down["sandbox service"]["works"]

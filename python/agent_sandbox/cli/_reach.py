@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from agent_sandbox.client.providers.child import Options
 from agent_sandbox.client.providers.user import UserProvider
 from agent_sandbox.client.settings import Settings
-from agent_sandbox.errors import ArgumentError, ConfigError
+from agent_sandbox.errors import ArgumentError, ConfigError, SandboxUnavailableError
 from agent_sandbox.sync import Sandbox, SandboxClient
 
 _MIN_PREFIX = 4
+
+_WHERE = "Check that it runs, and AGENT_SANDBOX_API_URL, which names it."
 
 
 @contextmanager
@@ -37,7 +39,10 @@ def sandboxes(*, start: bool = False, options: Options | None = None) -> Iterato
     if options is not None:
         raise ConfigError(reason="Isolation and network are set where the other service runs.")
     with SandboxClient() as client:
-        yield client
+        try:
+            yield client
+        except SandboxUnavailableError as error:  # a child's own reason does not occur here
+            raise SandboxUnavailableError(reason=f"{error.text} {_WHERE}") from error
 
 
 def connect(client: SandboxClient, named: str) -> Sandbox:

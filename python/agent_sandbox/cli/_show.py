@@ -66,12 +66,12 @@ def table(
     from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
+    for at, column in enumerate(columns):
         shown.add_column(
             column,
             overflow="fold" if column in folded else "ellipsis",
             no_wrap=column not in folded,
-            min_width=max(map(len, cells)) if column in whole else None,
+            min_width=max((len(row[at]) for row in rows), default=0) if column in whole else None,
             justify="right" if column in right else "left",
         )
     for row in rows:

@@ -7,7 +7,8 @@ import os
 import posixpath
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -134,11 +135,13 @@ def _get(sandbox: Sandbox, path: str, target: str) -> dict[str, object]:
                 if target == "-":
                     sys.stdout.buffer.write(chunk)
                 elif file.feed(chunk):
-                    file.spill()
+                    with _naming(target):
+                        file.spill()
             if target == "-":
                 sys.stdout.buffer.flush()
             else:
-                file.finish()
+                with _naming(target):
+                    file.finish()
         except BaseException:
             file.discard()
             raise
@@ -160,6 +163,15 @@ def _goal(target: str, path: str) -> Path:
         why = os.strerror(error.errno) if error.errno else "it is no regular file"
         raise Usage(_PROG, f"{goal}: {why}") from None
     return real if goal.is_symlink() else goal  # the link stays, as with any other writer
+
+
+@contextmanager
+def _naming(target: str) -> Iterator[None]:
+    """Say in an error of the local disk which file it is about."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{target}: {os.strerror(error.errno or 0)}") from error
 
 
 CP = Command("cp", "copy a file into a sandbox or out of one", _EXAMPLES, _add, _run)

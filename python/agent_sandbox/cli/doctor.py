@@ -60,8 +60,8 @@ def _core() -> Finding:
     from agent_sandbox.bytestream import IMPLEMENTATION
     from agent_sandbox.express.isolation.doctor import Finding
 
-    slow = "" if IMPLEMENTATION == "native" else "For speed: install Rust 1.93, then this again."
-    return Finding("byte core", True, IMPLEMENTATION, slow)
+    slow = "For speed: install Rust 1.93 or later, then agent-sandbox again."
+    return Finding("byte core", True, IMPLEMENTATION, "" if IMPLEMENTATION == "native" else slow)
 
 
 def _kernel() -> Finding:

@@ -85,6 +85,9 @@ def _run_ls(arguments: argparse.Namespace) -> None:
     if arguments.json:
         _show.as_json([_fields(entry) for entry in found])
         return
+    if not found:
+        _show.note(f"There is nothing in {_show.plain(path.rstrip('/') or '/')}.")
+        return
     _show.table(
         ("MODE", "SIZE", "MODIFIED", "NAME"),
         [

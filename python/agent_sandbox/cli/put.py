@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from agent_sandbox.cli._arguments import Command, Usage
 from agent_sandbox.errors import EXIT_STATUS, AgentSandboxError
 
 SECRET_VARIABLE = "AGENT_SANDBOX_UPLOAD_SECRET"  # noqa: S105 - a name, no secret
+_PROG = "agent-sandbox put"
 _LONGEST_SECRET = 4_096
 _BAR_WIDTH = 30
 
@@ -35,13 +37,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from agent_sandbox.uploads.put import put_file
 
+    if not arguments.file.exists():  # told before anybody is asked for the code
+        raise Usage(_PROG, f"{arguments.file}: {os.strerror(errno.ENOENT)}")
     secret = _secret()
     bar = _Bar()
     try:
         result = asyncio.run(put_file(arguments.url, secret, arguments.file, progress=bar.show))
     except AgentSandboxError as error:
         bar.end()
-        print(f"agent-sandbox: {error.text}", file=sys.stderr)
+        print(f"agent-sandbox: {_OWN_TEXT.get(error.code, error.text)}", file=sys.stderr)
         print(f"next: {_advice(error)}", file=sys.stderr)
         return EXIT_STATUS[error.category]
     finally:
@@ -63,7 +67,7 @@ def _secret() -> str:
     secret = (given or "").strip()
     if not secret:
         raise Usage(
-            "agent-sandbox put",
+            _PROG,
             f"the one-time code is missing: on standard input or as {SECRET_VARIABLE}",
         )
     return secret
@@ -88,6 +92,13 @@ _OWN_ADVICE = {
     " arrived.",
 }
 """What a person does next; for the other codes what agents are told is right for people, too."""
+
+
+_OWN_TEXT = {
+    "E2001": "The URL or the code cannot be right; nothing was sent.",
+    "E7025": "The file has another size than the one that was declared; the attempt is not used.",
+}
+"""What happened, where the text for agents speaks of schemas and headers."""
 
 
 class _Bar:

@@ -21,6 +21,7 @@ Options come before the sandbox. The status is that of the command, and 128 and 
 signal where one ended it; 127: there is no such program. Ctrl-C kills the command.
 """
 
+_PROG = "agent-sandbox run"
 _NO_PROGRAM = 127
 
 
@@ -49,9 +50,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from agent_sandbox.cli import _reach, _show
 
-    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
-    if not words:
-        raise Usage("agent-sandbox run", "say what to run: agent-sandbox run SANDBOX -- COMMAND")
+    words = _words(arguments.words)
     with _reach.sandboxes() as client:
         sandbox = _reach.connect(client, arguments.sandbox)
         live = not arguments.json
@@ -78,6 +77,18 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     code = result.exit_code or 0
     return code if code >= 0 else 128 - code
+
+
+def _words(given: list[str]) -> list[str]:
+    words = given[1:] if given[:1] == ["--"] else given
+    if not words:
+        raise Usage(_PROG, "say what to run: agent-sandbox run SANDBOX -- COMMAND")
+    if words is given and words[0].startswith("-"):
+        raise Usage(
+            _PROG,
+            "options come before the sandbox, and -- before a command that begins with a dash",
+        )
+    return words
 
 
 def _to_stdout(data: bytes) -> None:

@@ -19,7 +19,9 @@ To revoke a token, delete its line: the running server sees it at once.
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("new",), help="make a token; nothing is stored")
+    parser.add_argument(
+        "action", metavar="new", choices=("new",), help="make a token; nothing is stored"
+    )
     parser.add_argument("name", metavar="NAME", help="who gets it, for you to read in the file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

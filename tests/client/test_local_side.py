@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from tests.client.conftest import Connect, sends
 from tests.support.bad_peer import BadPeer, answer
+
+from agent_sandbox.client._sinks import LocalFile
 
 WRITTEN = answer(b'[{"name":"f","type":"file","path":"/f"}]')
 
@@ -127,3 +129,22 @@ async def test_a_download_through_links_that_lead_nowhere_is_the_systems_error(
                 await subject.files("download", "/f", loop)
             assert peer.data_requests == []
     assert loop.is_symlink()
+
+
+def test_ctrl_c_right_after_the_temporary_file_was_made_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = os.open
+
+    def interrupted(path: Path, flags: int, mode: int) -> NoReturn:
+        os.close(made(path, flags, mode))
+        raise KeyboardInterrupt
+
+    file = LocalFile(tmp_path / "goal", None, None)
+    file.feed(b"data")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            file.spill()
+    file.discard()
+    assert list(tmp_path.iterdir()) == []

@@ -238,8 +238,8 @@ class LocalFile:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             # What replaces a file must not be more open than that, also while it grows.
             mode = 0o600 if self._goal.exists() else 0o666
+            self._temp = temp  # before there is one: Ctrl-C may come between the two
             self._file = os.fdopen(os.open(temp, flags, mode), "wb")
-            self._temp = temp
         self._file.writelines(self._held)
         self._held.clear()
         self._held_bytes = 0

@@ -50,6 +50,7 @@ class McpConfig:
         allowed_origins: Further values of the Origin header, in the same form.
         idle_timeout_s: An HTTP session without a request for this long ends.
         max_sessions: HTTP sessions that may be open at once.
+        max_sessions_each: The same for one principal, where credentials are asked for.
         body_deadline_s: Time in which the body of an HTTP request must have arrived.
         resolve_timeout_s: Time for creating or finding a sandbox.
         transfer_timeout_s: Time for one file operation, after the sandbox is resolved.
@@ -73,6 +74,7 @@ class McpConfig:
     allowed_origins: tuple[str, ...] = ()
     idle_timeout_s: float = 1800.0
     max_sessions: int = 1000
+    max_sessions_each: int = 250
     body_deadline_s: float = HTTP_BODY_DEADLINE_S
     resolve_timeout_s: float = RESOLVE_TIMEOUT_S
     transfer_timeout_s: float = TRANSFER_TIMEOUT_S
@@ -83,6 +85,7 @@ class McpConfig:
         positive = (
             self.idle_timeout_s,
             self.max_sessions,
+            self.max_sessions_each,
             self.body_deadline_s,
             self.resolve_timeout_s,
             self.transfer_timeout_s,

@@ -25,6 +25,7 @@ from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.http_guard import HttpGuard
 from agent_sandbox.mcp_server.http_origin import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, OriginGuard
 from agent_sandbox.mcp_server.logs import LoopErrors
+from agent_sandbox.mcp_server.principals import Principal
 from agent_sandbox.mcp_server.server import build_server
 from agent_sandbox.mcp_server.signals import stop_signals
 from agent_sandbox.mcp_server.sockets import base_url
@@ -73,8 +74,15 @@ def build_http_app(config: McpConfig, public_url: str) -> Starlette:
         session_idle_timeout=config.idle_timeout_s,
         max_sessions=config.max_sessions,
     )
+
+    def may_open(principal: Principal) -> bool:
+        owners = _sdk.owners_of_sessions(manager).values()
+        return sum(owner == principal for owner in owners) < config.max_sessions_each
+
     endpoint: ASGIApp = HttpGuard(
-        AuthContextMiddleware(manager.asgi_app), body_deadline_s=config.body_deadline_s
+        AuthContextMiddleware(manager.asgi_app),
+        may_open=may_open,
+        body_deadline_s=config.body_deadline_s,
     )
     protection = Protection(authority, config.oauth, endpoint, manager) if authority else None
 

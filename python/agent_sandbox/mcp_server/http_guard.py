@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -40,6 +41,7 @@ class HttpGuard:
     - A body that has not arrived in time is 408, one over the SDK's 4 MiB is 413.
     - Up to 2025-11-25, a request whose id is in flight in its session is 400: the SDK would give
       its answer to the other one. Such a call runs on when its client disconnects.
+    - A principal with too many sessions opens no other: 503, while others go on.
     - On 2026-07-28 the call is cancelled when its client disconnects.
     - The SDK's answers to malformed envelopes quote the parser; they get a fixed text.
     - A refusal opens no session, so it names none; the SDK would give it the id of a dead one.
@@ -49,10 +51,12 @@ class HttpGuard:
         self,
         app: ASGIApp,
         *,
+        may_open: Callable[[Principal], bool],
         body_deadline_s: float,
         max_body_bytes: int = DEFAULT_MAX_REQUEST_BODY_SIZE,
     ) -> None:
         self._app = app
+        self._may_open = may_open
         self._body_deadline_s = body_deadline_s
         self._max_body_bytes = max_body_bytes
         self._turn = anyio.Lock()
@@ -113,6 +117,9 @@ class HttpGuard:
         answer = _FixedTexts(send)
         session_id = headers.get("mcp-session-id")
         if session_id is None:
+            if not self._may_open(principal_of_scope(scope)):
+                await refuse(503, "Too many open sessions.")(scope, request.receive, send)
+                return
             await self._app(scope, request.receive, answer.send)
             return
         try:

@@ -14,9 +14,18 @@ from mcp import Client
 from mcp_types import CallToolResult
 from tests.support.express import wait_until
 from tests.support.guarded import Guarded
-from tests.support.mcp_servers import ERAS, RawHttp, connected, http_server, relayed_http, request
+from tests.support.mcp_servers import (
+    ERAS,
+    RawHttp,
+    connected,
+    http_server,
+    initialize,
+    relayed_http,
+    request,
+)
 
 from agent_sandbox.errors import SandboxNotFoundError, SandboxOwnedError
+from agent_sandbox.mcp_server.auth.tokens import make_token
 from agent_sandbox.mcp_server.principals import METADATA_KEY, Principal
 
 UNKNOWN = "i" + "a" * 32
@@ -384,3 +393,22 @@ async def test_a_foreign_sandbox_costs_the_service_the_same_requests_as_an_unkno
                 seen.append([line.replace(sandbox_id.encode(), b"ID") for line in relay.seen])
             assert seen[0] == seen[1] == [b"GET /sandboxes/ID HTTP/1.1"]
         await fields(owner, "kill_sandbox", sandbox_id=foreign)
+
+
+async def test_the_sessions_of_one_caller_leave_room_for_those_of_others() -> None:
+    one, two = make_token("one"), make_token("two")
+    lines = {"AGENT_SANDBOX_TOKENS": f"{one.line}\n{two.line}"}
+    with http_server({"max_sessions_each": 2}, env=lines) as server:
+        async with RawHttp.open(server.url, one.token) as greedy:
+            await greedy.initialize()
+            first, greedy.session = greedy.session, {}
+            await greedy.initialize()
+            greedy.session = {}
+            answer = await greedy.post(initialize(0))
+            assert (answer.status_code, "mcp-session-id" in answer.headers) == (503, False)
+            async with RawHttp.open(server.url, two.token) as other:
+                await other.initialize()
+                assert "result" in await other.call(1, "list_sandboxes")
+            ended = await greedy.http.delete(server.url, headers={**greedy.headers, **first})
+            assert ended.status_code == 200
+            await greedy.initialize()

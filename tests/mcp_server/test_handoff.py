@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from tests.support.express import wait_until
 
 from agent_sandbox.client.settings import Settings
 from agent_sandbox.mcp_server.handoff import hand_off
@@ -43,3 +46,22 @@ def test_a_process_that_cannot_be_started_is_logged_and_stops_nobody(
     monkeypatch.setattr(sys, "executable", "/nothing")
     hand_off(SETTINGS, {"x"})
     assert "cannot be handed over (FileNotFoundError)" in caplog.text
+
+
+def test_the_successor_has_a_session_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    program = tmp_path / "python"
+    program.write_text(
+        f"#!{sys.executable}\nimport os\n"
+        f"open('{told}.new', 'w').write(f'{{os.getpid()}} {{os.getsid(0)}}')\n"
+        f"os.rename('{told}.new', '{told}')\n"
+    )
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    hand_off(SETTINGS, {"x"})
+    wait_until(told.exists)
+    pid, session = map(int, told.read_text().split())
+    os.waitpid(pid, 0)
+    assert session == pid  # what ends this process, or the terminal, does not end it

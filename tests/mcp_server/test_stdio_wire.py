@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -421,3 +422,16 @@ async def test_nor_does_one_that_reads_not_even_what_refuses_its_lines() -> None
         # and does not meet the end of the input behind these lines.
         await it.send(*[b"{"] * 60_000)
         await it.close_input()
+
+
+async def test_what_was_to_be_done_at_the_exit_of_python_is_done(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    program = (
+        "import atexit, pathlib, sys\n"
+        "from agent_sandbox.mcp_server.app import McpConfig, run_stdio\n"
+        "atexit.register(pathlib.Path(sys.argv[1]).touch)\n"
+        "run_stdio(McpConfig())\n"
+    )
+    async with pipe(command=[sys.executable, "-c", program, str(done)]) as it:
+        await it.close_input()
+    assert done.exists()

@@ -46,6 +46,46 @@ async def test_short_writes_are_invisible(tmp_path: Path, monkeypatch: Any) -> N
     assert (tmp_path / KEY).read_bytes() == b"0123456789"
 
 
+async def test_more_chunks_than_one_call_takes_are_written_in_order(tmp_path: Path) -> None:
+    parts = [b"%d," % number for number in range(3_000)]
+    writer = await LocalBlobs(tmp_path).begin(KEY, 1)
+    await writer.write(parts)
+    await writer.commit()
+    assert (tmp_path / KEY).read_bytes() == b"".join(parts)
+
+
+async def test_a_file_is_synced_before_it_has_its_name_and_its_directory_after(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    blobs = LocalBlobs(tmp_path)
+    (tmp_path / "ab").mkdir()
+    writer = await blobs.begin(KEY, 1)
+    await writer.write([b"x"])
+    done: list[str] = []
+    sync, link = os.fsync, os.link
+
+    def synced(descriptor: int) -> None:
+        done.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    def linked(source: Path, target: Path) -> None:
+        done.append("link")
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+    await writer.commit()
+    assert done == ["file", "link", "directory"]
+
+
+async def test_a_file_that_is_deleted_during_the_listing_is_passed_over(tmp_path: Path) -> None:
+    blobs = LocalBlobs(tmp_path)
+    for name in ("ab/one", "ab/two", "ab/three"):
+        await put(await blobs.begin(name, 1), b"x")
+    (tmp_path / "ab" / "gone").symlink_to(tmp_path / "nowhere")  # listed, and not there
+    assert {key async for key in blobs.list_orphans(-1)} == {"ab/one", "ab/two", "ab/three"}
+
+
 FAULTS = [
     ("writev", errno.ENOSPC, UploadStorageFullError),
     ("writev", errno.EDQUOT, UploadStorageFullError),

@@ -64,7 +64,10 @@ def test_a_second_request_has_a_deadline_of_its_own(short: UploadServer) -> None
         assert client.answer().status == 408
 
 
-def test_a_stalled_body_is_cut_after_the_idle_time(short: UploadServer) -> None:
+def test_a_stalled_body_is_cut_after_the_idle_time(
+    make_server: Callable[..., UploadServer],
+) -> None:
+    short = make_server(idle_deadline_s=IDLE_S)  # and a minute for the whole
     ticket = short.create(10)
     with RawClient(short.port) as client:
         client.send(ticket.put(b"hello", length=10))

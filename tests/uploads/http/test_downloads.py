@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from urllib.parse import quote
 
 import pytest
 from tests.support.raw_http import RawClient, request
 from tests.support.upload_server import OWNER, UploadServer
+
+from agent_sandbox.uploads.states import State
 
 
 def stage(server: UploadServer, data: bytes, name: str = "out.bin") -> tuple[str, str]:
@@ -91,6 +94,21 @@ def test_the_secret_of_a_download_is_none_for_uploads(server: UploadServer) -> N
     lines = (f"Authorization: {secret}", "Content-Length: 4")
     as_upload = path.replace("/downloads/", "/uploads/")
     assert server.send(request("PUT", as_upload, *lines, body=b"data")).status == 404
+
+
+def test_a_reader_that_leaves_is_not_read_for_to_the_end(server: UploadServer) -> None:
+    size = 40_000_000
+    path, secret = stage(server, bytes(size))
+    with RawClient(server.port) as client:
+        client.send(get(path, secret))
+        assert client.answer(to_head=True).status == 200
+        client.reset()
+    upload_id = path.rpartition("/")[2]
+    ended = time.monotonic() + 60
+    while server.session(upload_id).state is not State.PLACED:
+        assert time.monotonic() < ended
+        threading.Event().wait(0.02)
+    assert server.service.tally().bytes["out"] < size
 
 
 def test_a_reader_that_stalls_is_cut(make_server: Callable[..., UploadServer]) -> None:

@@ -239,6 +239,24 @@ def test_a_client_that_does_not_read_holds_the_application_back(start: Start) ->
         assert before < 40_000_000
 
 
+def test_an_application_that_does_not_read_holds_the_client_back(start: Start) -> None:
+    go = threading.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.to_thread(go.wait, 60)
+        await echo(scope, receive, send)
+
+    body = bytes(64 << 20)
+    with RawClient(start(app)) as client:
+        client.send(request("PUT", "/", f"Content-Length: {len(body)}"))
+        client.sock.settimeout(3.0)  # the kernel holds some MiB; then nothing more is taken
+        try:
+            with pytest.raises(TimeoutError):
+                client.send(body)
+        finally:
+            go.set()
+
+
 def test_a_slow_reader_gets_the_whole_of_a_closing_answer(start: Start) -> None:
     size = 30_000_000
 

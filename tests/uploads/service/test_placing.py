@@ -263,6 +263,52 @@ async def test_a_charge_runs_at_use_only_and_its_refusal_writes_nothing(
     assert charged == [(name, "blue")] * 2
 
 
+async def test_a_charge_that_fails_leaves_nothing_to_look_for(
+    database: Database, faults: BlobFaults
+) -> None:
+    async def charge(upload: StoredUpload, principal: Principal) -> None:
+        raise OSError("the shop is closed")
+
+    service = UploadService(config(), database.store, faults, charge=charge)
+    name, sink = await stored(service), Sink()
+    with pytest.raises(OSError, match="shop"):
+        await service.place(ME, name, sink, "/a")
+    assert (await service.get(ME, name)).place_phase is Phase.CLOSED
+    with pytest.raises(OSError, match="shop"):
+        await service.place(ME, name, sink, "/a")
+    assert (sink.inspections, sink.calls) == (0, 0)
+
+
+async def test_a_file_that_nobody_reads_is_closed(
+    service: UploadService, faults: BlobFaults
+) -> None:
+    closed: list[str] = []
+    real = faults.open
+
+    async def opened(key: str) -> Any:
+        reader: Any = await real(key)
+        close = reader.aclose
+
+        async def aclose() -> None:
+            closed.append(key)
+            await close()
+
+        reader.aclose = aclose
+        return reader
+
+    class Careless(Sink):
+        async def place(
+            self, upload: StoredUpload, data: AsyncIterator[bytes], target: PlaceTarget
+        ) -> Mapping[str, Any]:
+            return {}
+
+    faults.open = opened  # type: ignore[method-assign]  # looks at every reader
+    await service.place(ME, await stored(service), Careless(), "/a")
+    session, _ = await service.stage_download(ME, "a", chunked(b"x"), 9)
+    await (await service.claim_download(session)).aclose()
+    assert len(set(closed)) == 2
+
+
 async def test_a_record_whose_answer_is_lost_is_settled_by_reading_again(
     database: Database, service: UploadService
 ) -> None:

@@ -20,7 +20,14 @@ from agent_sandbox.uploads.fetch import FetchPolicy
 from agent_sandbox.uploads.models import PlaceTarget, Principal, StoredUpload
 from agent_sandbox.uploads.service import UploadService
 from agent_sandbox.uploads.store.sqlite import SqliteStore
-from agent_sandbox.uploads.tools import Backend, Context, UploadTool, backend_tools, upload_tools
+from agent_sandbox.uploads.tools import (
+    Backend,
+    Context,
+    UploadTool,
+    backend_tools,
+    check,
+    upload_tools,
+)
 
 T = TypeVar("T")
 
@@ -259,6 +266,17 @@ async def test_a_probe_tells_whether_a_put_arrives(made: Made) -> None:
     full = await call(tools, "check_transfer")
     assert "probe" not in full
     assert "No probe could be opened" in full["instructions"]
+
+
+async def test_probes_of_many_callers_are_forgotten_in_their_order(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "MOST_PROBES", 2)
+    callers = [Principal(f"caller-{number}", f"space-{number}") for number in range(3)]
+    turns = iter([*callers, callers[2], callers[0]])
+    tools = upload_tools(made.service, principal=lambda _context: next(turns))
+    told = [(await call(tools, "check_transfer"))["put"] for _ in range(5)]
+    assert told == ["not_tried"] * 3 + ["not_arrived", "not_tried"]
 
 
 class Folder:

@@ -32,7 +32,9 @@ async def served(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    guard = HttpGuard(app, body_deadline_s=30, max_body_bytes=LIMIT)
+    guard = HttpGuard(
+        app, may_open=lambda _principal: True, body_deadline_s=30, max_body_bytes=LIMIT
+    )
     scope: dict[str, Any] = {"type": "http", "method": "POST", "headers": list(headers)}
     await guard(scope, receive, send)
     return sent[0]["status"], left, guard

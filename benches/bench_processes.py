@@ -48,13 +48,22 @@ async def times() -> tuple[float, list[float], list[float]]:
     return up, to_byte, commands
 
 
+async def settled(service: psutil.Process) -> int:
+    """Return how many processes the service keeps at rest: what it holds ready comes by and by."""
+    count, before = len(service.children(recursive=True)), -1
+    while count != before:
+        await asyncio.sleep(0.5)
+        count, before = len(service.children(recursive=True)), count
+    return count
+
+
 async def crowd() -> tuple[int, float]:
     """Return how many of many sandboxes alive at once failed, and how long their end took, in s."""
     async with SandboxClient(provider="local") as client:
         await (await client.create()).kill()
         children = psutil.Process().children()
         (service,) = (one for one in children if "agent_sandbox.express" in one.cmdline())
-        spares = len(service.children(recursive=True))
+        spares = await settled(service)
         at_once = asyncio.Semaphore(8)
 
         async def made() -> Sandbox:

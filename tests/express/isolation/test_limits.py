@@ -120,7 +120,12 @@ DISK_BOMB = "for i in $(seq 400); do head -c 100k /dev/zero > f$i; sleep 0.01; d
 FILES_BOMB = "i=0; while [ $i -lt 40000 ]; do : > f$i; i=$((i+1)); done"
 
 
-@pytest.mark.parametrize("bomb", [DISK_BOMB, FILES_BOMB])
+REMOVED_BOMB = (
+    "exec 3> f; rm f; for i in $(seq 400); do head -c 100k /dev/zero >&3; sleep 0.01; done"
+)
+
+
+@pytest.mark.parametrize("bomb", [DISK_BOMB, FILES_BOMB, REMOVED_BOMB])
 async def test_a_disk_or_inode_bomb_is_stopped(spawner: Spawner, directory: int, bomb: str) -> None:
     limits = Limits(disk_bytes=3 * MIB, files=500)
     sandbox = await spawner.start(SandboxConfig(directory, limits=limits))

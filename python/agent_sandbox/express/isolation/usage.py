@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from dataclasses import dataclass
@@ -23,14 +24,20 @@ def measure_usage(root_fd: int, *, stop_bytes: int, stop_files: int) -> Usage:
     Follows no link and leaves neither the tree nor its file system. A directory without read
     permission is opened up for the moment of the look. What cannot be looked at at all (a path
     over PATH_MAX) counts as passing the bound. It blocks: call it in a thread. What is renamed
-    during the walk may count twice or not at all.
+    during the walk may count twice or not at all. Files that were removed and that a process in
+    the tree's own /proc still holds open count too; one that is only mapped does not.
 
     Args:
         root_fd: The directory; stays open and unchanged.
         stop_bytes: Bound for the allocated bytes.
         stop_files: Bound for the number of entries.
     """
-    total, count = 0, 0
+    held = _measure_removed(root_fd)
+    if held is None:
+        return Usage(0, stop_files + 1)
+    total, count = held.allocated_bytes, held.files
+    if total > stop_bytes or count > stop_files:
+        return held
     hard_links: set[int] = set()
     pending = [b"."]
     while pending:
@@ -66,6 +73,46 @@ def measure_usage(root_fd: int, *, stop_bytes: int, stop_files: int) -> Usage:
             os.close(current)
     return Usage(total, count)
 
+
+def _measure_removed(root_fd: int) -> Usage | None:
+    """Count the removed files that processes hold open; None where there is too much to look at."""
+    device = os.fstat(root_fd).st_dev
+    sizes: dict[int, int] = {}
+    looks = 0
+    try:
+        proc = os.open("proc", _DIRECTORY, dir_fd=root_fd)
+    except OSError:
+        return Usage(0, 0)
+    try:
+        if os.fstat(proc).st_dev == device:  # no mount: without isolation there is none
+            return Usage(0, 0)
+        for pid in filter(str.isdigit, os.listdir(proc)):
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                opened = os.open(f"{pid}/fd", _DIRECTORY, dir_fd=proc)
+                try:
+                    for name in os.listdir(opened):
+                        looks += 1
+                        if looks > _MAX_DESCRIPTORS:
+                            return None
+                        with contextlib.suppress(OSError):
+                            status = os.stat(name, dir_fd=opened)
+                            if (
+                                status.st_nlink == 0
+                                and status.st_dev == device
+                                and stat.S_ISREG(status.st_mode)
+                            ):
+                                sizes[status.st_ino] = status.st_blocks * 512
+                finally:
+                    os.close(opened)
+    finally:
+        os.close(proc)
+    return Usage(sum(sizes.values()), len(sizes))
+
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_MAX_DESCRIPTORS = 100_000
+"""Descriptors of all processes that are looked at; who has more could hide files among them."""
 
 _ELSEWHERE = (18, 40)  # EXDEV: a mount; ELOOP: swapped for a link since it was listed
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import collections
 import errno
+import fcntl
 import gzip
 import hashlib
 import os
+import signal
 import stat
 import threading
 import zlib
@@ -230,6 +232,19 @@ class TestReplacing:
         (root / "a").chmod(mode)
         assert box.put("/a", b"new").status_code == 200
         assert stat.S_IMODE((root / "a").stat().st_mode) == kept
+
+    def test_who_holds_a_lease_on_a_file_holds_no_write_up(self, box: Box, root: Path) -> None:
+        box.put("/a", b"old")
+        told = signal.signal(signal.SIGIO, signal.SIG_IGN)
+        try:
+            with (root / "a").open("r+b") as held:
+                fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+                # The kernel would let a writer wait for 45 s (fs.lease-break-time).
+                assert box.put("/a", b"new", timeout=30).status_code == 200
+                assert held.read() == b"old"
+        finally:
+            signal.signal(signal.SIGIO, told)
+        assert box.get("/a").content == b"new"
 
     def test_a_new_file_is_readable_by_all_and_writable_by_its_owner(
         self, box: Box, root: Path

@@ -16,12 +16,13 @@ from tests.support.express import Box, Service
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from agent_sandbox.express import connection, requests
+from agent_sandbox.express import connection, requests, upload
 from agent_sandbox.express import service as service_module
 from agent_sandbox.express.connection import Connection
 from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.server import uvicorn_config
+from agent_sandbox.express.tree import Tree
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 SOON_S = 0.1
@@ -200,6 +201,58 @@ async def test_a_slow_reader_is_served_to_the_end(
     assert taken > 1_000_000
 
 
+async def test_a_reader_that_takes_next_to_nothing_is_given_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = await sandbox_with(served, 3_000_000)
+    monkeypatch.setattr(Connection, "stall_s", SOON_S)
+    monkeypatch.setattr(Connection, "write_idle_s", 20.0)
+    monkeypatch.setattr(connection, "_PROGRESS_BYTES", 2**40)
+    reader, writer = await served.connect()
+    writer.write(f"GET /files?path=/a HTTP/1.1\r\n{lines}connection: close\r\n\r\n".encode())
+    taken = 0
+    async with asyncio.timeout(20):
+        with contextlib.suppress(ConnectionError):
+            while chunk := await reader.read(2_000):
+                taken += len(chunk)
+                await asyncio.sleep(0.01)  # slowness is what is tested
+    assert taken < 3_000_000
+
+
+async def test_an_upload_that_stalls_ends_with_an_error_and_changes_nothing(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = await sandbox_with(served, 1)
+    monkeypatch.setattr(upload, "STALL_TIMEOUT_S", SOON_S)
+    reader, writer = await served.connect()
+    writer.write(f"POST /files?path=/b HTTP/1.1\r\n{lines}content-length: 9\r\n\r\nx".encode())
+    async with asyncio.timeout(10):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 504 ")
+    reader, writer = await served.connect()
+    writer.write(f"GET /files?path=/b HTTP/1.1\r\n{lines}\r\n".encode())
+    async with asyncio.timeout(10):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 404 ")
+
+
+async def test_a_small_file_that_shrinks_while_it_is_opened_is_sent_as_it_was_read(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = await sandbox_with(served, 9)
+    real = Tree.open_file
+
+    def shrinking(self: Tree, path: str) -> tuple[Descriptor, os.stat_result]:
+        file, status = real(self, path)
+        os.truncate(f"/proc/self/fd/{file.fd}", 3)
+        return file, status
+
+    monkeypatch.setattr(Tree, "open_file", shrinking)
+    reader, writer = await served.connect()
+    writer.write(f"GET /files?path=/a HTTP/1.1\r\n{lines}connection: close\r\n\r\n".encode())
+    head, _, body = (await ended(reader)).partition(b"\r\n\r\n")
+    assert b"content-length: 3" in head
+    assert len(body) == 3
+
+
 async def test_there_are_no_more_connections_than_descriptors_allow(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,8 +260,9 @@ async def test_there_are_no_more_connections_than_descriptors_allow(
     kept = [await served.connect() for _ in range(2)]
     reader, _ = await served.connect()
     assert await ended(reader) == b""
-    kept[0][1].write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
-    assert (await kept[0][0].readline()).startswith(b"HTTP/1.1 204 ")
+    for reader, writer in kept:
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 204 ")
 
 
 def exchange(service: Service, data: str) -> bytes:

@@ -361,6 +361,20 @@ def test_a_file_that_shrinks_midway_is_cut(box: Box, root: Path) -> None:
             collections.deque(chunks, maxlen=0)
 
 
+def test_of_a_file_that_grows_midway_the_declared_length_is_sent(box: Box, root: Path) -> None:
+    size = 64 * MIB + 1
+    box.put("/a", b"x" * size)
+    with box.http.stream(
+        "GET", "/files", params={"path": "/a"}, headers=box.headers | PLAIN
+    ) as down:
+        chunks = down.iter_raw(65_536)
+        first = next(chunks)
+        with (root / "a").open("ab") as file:
+            file.write(b"y" * MIB)
+        assert len(first) + sum(map(len, chunks)) == size
+    assert box.get("/a").content[-1:] == b"y"
+
+
 def test_a_gzip_answer_that_breaks_midway_has_no_valid_trailer(box: Box, root: Path) -> None:
     box.put("/a", b"x" * (64 * MIB))
     asked = box.headers | {"accept-encoding": "gzip"}

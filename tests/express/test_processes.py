@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import sys
 import textwrap
@@ -16,6 +17,7 @@ from tests.support.commands import KILLS, rpc, run, shell, stream
 from tests.support.express import Box, Service, child, served, settled, wait_until
 
 from agent_sandbox.express.inotify import most_instances
+from agent_sandbox.wire.connect import encode_envelope
 
 
 def test_nothing_of_the_service_is_in_a_command(box: Box) -> None:
@@ -161,6 +163,42 @@ def test_wrong_requests_have_their_answers(
     answer = rpc(box, name, **message)
     assert answer.status_code == status
     assert answer.headers.get("agent-sandbox-error") == code
+
+
+def test_a_stream_of_input_reaches_the_command_it_names_and_no_other(box: Box) -> None:
+    with stream(box, "Start", process={"cmd": "cat"}, tag="c") as said:
+        next(said)
+        to_it = [{"start": {"process": {"tag": "c"}}}, {"keepalive": {}}]
+        data = [
+            {"data": {"input": {"stdin": base64.b64encode(one).decode()}}} for one in (b"a", b"b")
+        ]
+        for messages, status in (([], 400), (data, 400), ([*to_it, *data], 200)):
+            answer = box.http.post(
+                "/process.Process/StreamInput",
+                content=b"".join(encode_envelope(json.dumps(one).encode()) for one in messages),
+                headers=box.headers | {"content-type": "application/connect+json"},
+            )
+            assert answer.status_code == status
+        assert rpc(box, "CloseStdin", process={"tag": "c"}).status_code == 200
+        assert (
+            b"".join(
+                base64.b64decode(one["event"]["data"]["stdout"])
+                for one in said
+                if "data" in one.get("event", {})
+            )
+            == b"ab"
+        )
+
+
+def test_the_input_of_a_terminal_is_not_closed(box: Box) -> None:
+    message = {"process": {"cmd": "cat"}, "pty": {"size": {"rows": 9, "cols": 9}}, "tag": "t"}
+    with stream(box, "Start", KILLS, **message) as said:
+        next(said)
+        refused = rpc(box, "CloseStdin", process={"tag": "t"})
+        assert refused.headers["agent-sandbox-error"] == "E5011"
+        given = {"pty": base64.b64encode(b"x\n").decode()}
+        assert rpc(box, "SendInput", process={"tag": "t"}, input=given).status_code == 200
+        assert "pty" in next(said)["event"]["data"]
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,31 @@ class TestHolding:
             async with sandbox.use():
                 pytest.fail("its files are gone")
 
+    async def test_a_watch_that_ends_does_not_prolong_what_work_held(
+        self, sandboxes: Sandboxes
+    ) -> None:
+        sandbox, work = await self.held(sandboxes)
+        work.cancel()
+        await asyncio.wait([work])
+        since = sandbox.idle_since
+        async with sandbox.use(holds=False):
+            pass
+        assert sandbox.idle_since == since
+
+    async def test_a_kill_in_the_moment_in_which_work_ends_hits_nothing_after_it(
+        self, sandboxes: Sandboxes
+    ) -> None:
+        sandbox = await made(sandboxes)
+
+        async def work() -> str:
+            async with sandbox.use():
+                sandboxes._begin_end(sandbox, "killed")
+            await asyncio.sleep(0)
+            return "went on"
+
+        async with asyncio.timeout(10):
+            assert await asyncio.get_running_loop().create_task(work()) == "went on"
+
     async def test_a_kill_does_not_wait_for_work(self, sandboxes: Sandboxes) -> None:
         sandbox, work = await self.held(sandboxes)
         async with asyncio.timeout(4):

@@ -125,6 +125,22 @@ class TestRecursion:
             assert told[0] == ("RENAME", "new")
             assert not [name for _, name in told if name.startswith("new/")]
 
+    def test_a_directory_that_left_is_not_watched_and_its_name_is_free_for_another(
+        self, box: Box
+    ) -> None:
+        for name in ("1", "2"):
+            box.put(f"/elsewhere/{name}/f", b"")
+        box.rpc("MakeDir", path="/w")
+        with watched(box, path="/w", recursive=True) as stream:
+            stream.next()
+            box.rpc("Move", source="/elsewhere/1", destination="/w/d")
+            assert stream.events(2) == [("CREATE", "d"), ("CREATE", "d/f")]
+            box.rpc("Move", source="/w/d", destination="/elsewhere/1")
+            assert stream.events(1) == [("RENAME", "d")]
+            box.put("/elsewhere/1/not told", b"")
+            box.rpc("Move", source="/elsewhere/2", destination="/w/d")
+            assert stream.events(2) == [("CREATE", "d"), ("CREATE", "d/f")]
+
     @pytest.mark.parametrize("mode", [0o000, 0o444], ids=oct)
     def test_a_directory_that_may_not_be_read_is_told_and_ends_nothing(
         self, box: Box, root: Path, mode: int

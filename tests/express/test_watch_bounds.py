@@ -21,6 +21,7 @@ from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.filesystem import MAX_WATCHES, Filesystem
+from agent_sandbox.express.names import temporary_name
 from agent_sandbox.express.service import Service
 from agent_sandbox.express.tree import Tree
 from agent_sandbox.express.watch import Pending, PolledWatch, Watch, WatchReader
@@ -306,3 +307,19 @@ async def test_a_reader_takes_its_turn_in_the_sandboxs_share(tmp_path: Path) -> 
     watch.close()
     tree.close()
     disk.close()
+
+
+def test_halves_that_never_come_are_not_kept_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(os.open(tmp_path, os.O_PATH | os.O_DIRECTORY))
+    watch = Watch(tree, "/", recursive=False, with_entry=False)
+    watch.open()
+    (number,) = watch._directories
+    name = temporary_name("n")
+    raw = [inotify.RawEvent(number, inotify.IN_MOVED_FROM, n, name) for n in range(1, 10_000)]
+    monkeypatch.setattr(inotify, "read_events", lambda fd: raw)
+    assert watch.read() == []
+    assert len(watch._placing) <= 1_024
+    watch.close()
+    tree.close()

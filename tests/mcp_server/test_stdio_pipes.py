@@ -7,11 +7,13 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from mcp.server.lowlevel.server import Server
 from tests.support.mcp_servers import WAIT_S
 
+from agent_sandbox.mcp_server import stdio
 from agent_sandbox.mcp_server.stdio import Wire, serve_stdio
 
 LONG_ID = "x" * 2_000_000
@@ -84,3 +86,21 @@ async def test_an_answer_that_nobody_reads_is_given_up_soon_after_the_client_has
         os.dup2(end, out)  # closes the client's side, while the answers lie
         os.close(end)
         await asyncio.wait_for(asyncio.shield(task), WAIT_S / 3)
+
+
+async def test_a_write_that_is_left_behind_reaches_no_other_file(tmp_path: Path) -> None:
+    client_in, server_out = os.pipe()
+    os.set_blocking(server_out, False)  # one line takes many writes
+    writing = asyncio.create_task(stdio._write_line(server_out, b"x" * 4_000_000 + b"\n"))
+    assert await asyncio.wait_for(asyncio.to_thread(os.read, client_in, 1), WAIT_S)  # it has begun
+    writing.cancel()
+    await asyncio.wait([writing])
+    other = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT)
+    os.dup2(other, server_out)  # the number is used again while the thread writes on
+    os.close(other)
+    try:
+        with os.fdopen(client_in, "rb") as rest:
+            assert len(await asyncio.wait_for(asyncio.to_thread(rest.read), WAIT_S)) == 4_000_000
+    finally:
+        os.close(server_out)
+    assert (tmp_path / "other").read_bytes() == b""

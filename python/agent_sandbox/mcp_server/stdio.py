@@ -243,7 +243,16 @@ async def _write_line(fd: int, line: bytes) -> None:
     if len(line) <= select.PIPE_BUF and _is_writable(fd, 0):
         _write_all(fd, line)
     else:
-        await anyio.to_thread.run_sync(_write_all, fd, line, abandon_on_cancel=True)
+        await anyio.to_thread.run_sync(_write_apart, fd, line, abandon_on_cancel=True)
+
+
+def _write_apart(fd: int, line: bytes) -> None:
+    # The thread may be left behind: the number that it writes to must not become another file's.
+    own = os.dup(fd)
+    try:
+        _write_all(own, line)
+    finally:
+        os.close(own)
 
 
 def _write_all(fd: int, line: bytes) -> None:

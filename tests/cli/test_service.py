@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
@@ -209,6 +210,40 @@ def test_two_that_find_no_service_at_the_same_moment_start_one(
         list(threads.map(lambda provider: provider.open(), [one, two]))
     assert len(started) == 1
     os.close(started[0])
+
+
+def test_one_that_somebody_started_and_left_meanwhile_is_used_and_not_replaced(
+    common: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its starter may be done with it between our look and our lock, and it runs on."""
+    ordinary = user._takes
+    with socket.socket(socket.AF_UNIX) as service:
+
+        def takes(lock: int, how: int) -> bool:
+            if how == fcntl.LOCK_EX and not (common / "s").exists():
+                service.bind(str(common / "s"))
+                service.listen()
+            return ordinary(lock, how)
+
+        monkeypatch.setattr(user, "_takes", takes)
+        monkeypatch.setattr(user, "launch", lambda *_, **__: pytest.fail("a second one"))
+        with user.UserProvider(start=True) as provider:
+            assert provider.open().uds is not None
+
+
+def test_a_service_that_accepts_nobody_now_is_there_and_not_waited_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    assert not user._listens(path)
+    with socket.socket(socket.AF_UNIX) as service, contextlib.ExitStack() as callers:
+        service.bind(path)
+        service.listen(0)
+        for _ in range(3):
+            caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+            caller.setblocking(False)
+            with contextlib.suppress(BlockingIOError):  # the queue is full
+                caller.connect(path)
+        assert user._listens(path)
+    assert not user._listens(path)
 
 
 def test_who_waits_too_long_for_others_is_told(

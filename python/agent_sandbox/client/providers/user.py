@@ -231,8 +231,11 @@ def _takes(lock: int, how: int) -> bool:
 
 def _listens(path: str) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
         try:
             probe.connect(path)
+        except BlockingIOError:  # its queue is full: it is there, and busy or stopped
+            return True
         except (FileNotFoundError, ConnectionRefusedError):
             return False
     return True

@@ -87,6 +87,36 @@ def test_a_forked_child_never_talks_on_connections_of_its_parents_own_client(lib
         """)
 
 
+@pytest.mark.parametrize("library", ["httpx2", "httpx"])
+def test_nor_does_it_on_those_of_an_async_one(library: str) -> None:
+    with BadPeer(sends(answer(b"abc"))) as peer:
+        run(f"""
+            import asyncio
+            import {library}
+            import agent_sandbox
+
+            http = {library}.AsyncClient(trust_env=False)
+            client = agent_sandbox.SandboxClient(api_url={peer.url!r}, http_client=http)
+            loop = asyncio.new_event_loop()
+            sandbox = loop.run_until_complete(client.connect({SANDBOX_ID!r}))
+            assert loop.run_until_complete(sandbox.files.read_bytes("/f", 3)) == b"abc"
+
+            def use():
+                try:
+                    asyncio.new_event_loop().run_until_complete(sandbox.files.read_bytes("/f", 3))
+                except SandboxUnavailableError:
+                    return 0
+                return 1
+
+            assert in_child(use) == 0
+            assert loop.run_until_complete(sandbox.files.read_bytes("/f", 3)) == b"abc"
+            loop.run_until_complete(http.aclose())
+            loop.close()
+            print("done")
+        """)
+        assert len(peer.data_requests) == 2
+
+
 def test_a_lock_that_another_thread_held_at_the_fork_is_free_in_the_child() -> None:
     with BadPeer(sends(answer(b"abc"))) as peer:
         run(f"""

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,24 @@ def test_a_child_that_says_nothing_is_not_waited_for_for_ever(
     monkeypatch.setattr(local, "CLOSE_TIMEOUT_S", 0.1)
     with agent_sandbox.sync.SandboxClient() as client, pytest.raises(SandboxTimeoutError):
         client.create(deadline_s=0.5)
+
+
+def test_a_child_that_failed_and_has_not_ended_is_not_taken_for_one_that_runs(
+    service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordinary = child.command
+
+    def fails(options: child.Options, descriptors: Mapping[str, int]) -> list[str]:
+        code = f"import os, time; os.close({descriptors['report_fd']}); time.sleep(60)"
+        return [sys.executable, "-c", code]
+
+    monkeypatch.setattr(child, "command", fails)
+    monkeypatch.setattr(local, "CLOSE_TIMEOUT_S", 0.1)
+    with agent_sandbox.sync.SandboxClient() as client:
+        with pytest.raises(SandboxUnavailableError):
+            client.create()
+        monkeypatch.setattr(child, "command", ordinary)
+        assert client.create(deadline_s=20).files.write("/tmp/a", b"x").bytes_written == 1
 
 
 def test_each_set_of_options_has_a_child_of_its_own(service: Any) -> None:

@@ -12,6 +12,7 @@ from tests.client.conftest import Connect, sends
 from tests.support.bad_peer import BadPeer, answer
 
 from agent_sandbox.client._sinks import LocalFile
+from agent_sandbox.errors import TransferError
 
 WRITTEN = answer(b'[{"name":"f","type":"file","path":"/f"}]')
 
@@ -129,6 +130,22 @@ async def test_a_download_through_links_that_lead_nowhere_is_the_systems_error(
                 await subject.files("download", "/f", loop)
             assert peer.data_requests == []
     assert loop.is_symlink()
+
+
+def test_a_download_that_the_disk_holds_less_of_replaces_nothing(tmp_path: Path) -> None:
+    goal = tmp_path / "goal"
+    goal.write_bytes(b"old")
+    sink = LocalFile(goal, None, None)
+    sink.feed(b"abcdef")
+    sink.spill()
+    assert sink._file is not None
+    sink._file.flush()
+    os.truncate(sink._file.fileno(), 3)
+    with pytest.raises(TransferError):
+        sink.finish()
+    sink.discard()
+    assert goal.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["goal"]
 
 
 def test_ctrl_c_right_after_the_temporary_file_was_made_leaves_none(

@@ -90,6 +90,12 @@ async def test_a_code_beside_a_success_means_nothing(connect: Connect) -> None:
             assert await subject.files("read_bytes", "/f", max_bytes=3) == b"abc"
 
 
+@pytest.mark.parametrize("status", [b"302 Found", b"206 Partial Content"])
+async def test_a_code_counts_beside_an_error_alone(connect: Connect, status: bytes) -> None:
+    wire = answer(b"abc", status=status, headers=b"agent-sandbox-error: E4001\r\n")
+    await refused(connect, sends(wire), TransferError)
+
+
 async def test_an_endless_error_body_is_not_read(connect: Connect) -> None:
     def script(talk: Talk) -> None:
         talk.send(b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n")

@@ -98,6 +98,52 @@ async def test_a_stream_that_failed_to_open_sends_no_second_request(
             assert subject.busy() == 0
 
 
+async def test_a_stream_that_is_closed_while_it_opens_keeps_no_connection(
+    connect: Connect, surface: str
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def script(talk: Talk) -> None:
+        asked.set()
+        assert go_on.wait(WAIT_S)
+        talk.send(answer(b"", length=10))
+        talk.wait_end()
+
+    with BadPeer(script) as peer:
+        async with connect(peer) as subject, asyncio.timeout(WAIT_S):
+            reader = Reader(subject, "stream")
+            opening = asyncio.ensure_future(reader.enter())
+            await anyio.to_thread.run_sync(asked.wait, WAIT_S)
+            await reader.close()
+            go_on.set()
+            with pytest.raises(ClosedStreamError):
+                await opening
+            assert subject.busy() == 0
+            assert await anyio.to_thread.run_sync(peer.data_talk().ended.wait, WAIT_S)
+
+
+async def test_a_body_that_drips_is_late_at_the_streams_own_time(connect: Connect) -> None:
+    over = threading.Event()
+
+    def script(talk: Talk) -> None:
+        talk.send(answer(b"", length=1_000_000))
+        while not over.wait(0.02):
+            talk.send(b"x")
+
+    with BadPeer(script) as peer:
+        async with connect(peer) as subject, asyncio.timeout(WAIT_S):
+            reader = Reader(subject, "stream", deadline_s=0.3)
+
+            async def read() -> None:
+                while await reader.next():
+                    pass
+
+            with pytest.raises(TransferTimeoutError):
+                await read()
+            assert subject.busy() == 0
+        over.set()
+
+
 async def test_a_stream_that_was_late_to_open_is_closed(connect: Connect, surface: str) -> None:
     with BadPeer(silent_after(b"")) as peer:
         async with connect(peer) as subject:

@@ -19,6 +19,11 @@ def test_a_status_survives_the_wire(code: int) -> None:
     assert process.code_of(event.end) == code
 
 
+@pytest.mark.parametrize("text", ["²", "123", "x", "-9", "", "killed (core dumped) "])
+def test_a_signal_that_nobody_knows_is_one_all_the_same(text: str) -> None:
+    assert process.code_of(process.EndEvent(exit_code=-1, status=f"signal: signal {text}")) == -1
+
+
 def test_the_end_has_the_form_of_e2b() -> None:
     killed = json.loads(process.encode_event(process.end_of(-9)))["event"]["end"]
     assert killed == {"exitCode": -1, "status": "signal: killed", "error": "signal: killed"}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.express import Box, Child, Service, child, served
@@ -46,3 +47,14 @@ def box(express: Service) -> Iterator[Box]:
 def root(express: Service, box: Box) -> Path:
     """The sandbox's root directory on the host."""
     return express.root_of(box)
+
+
+@pytest.fixture(params=["1.1", "2"])
+def options(request: pytest.FixtureRequest, tcp: Service) -> dict[str, Any]:
+    """What the public E2B SDK is told, for each version of HTTP that it may be set to."""
+    return {
+        "api_key": "e2b_" + "0" * 40,
+        "api_url": tcp.url,
+        "sandbox_url": tcp.url,
+        "http_version": request.param,
+    }

@@ -17,19 +17,9 @@ from e2b import (
     TimeoutException,
 )
 from e2b.sandbox.commands.command_handle import PtySize
-from tests.support.express import Service, wait_until
+from tests.support.express import wait_until
 
 WAIT_S = 10
-
-
-@pytest.fixture(params=["1.1", "2"])
-def options(request: pytest.FixtureRequest, tcp: Service) -> dict[str, Any]:
-    return {
-        "api_key": "e2b_" + "0" * 40,
-        "api_url": tcp.url,
-        "sandbox_url": tcp.url,
-        "http_version": request.param,
-    }
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from tests.support.commands import KILLS, rpc, run, shell, stream
 from tests.support.express import Box, Service, child, served, settled, wait_until
 
 from agent_sandbox.express.inotify import most_instances
+from agent_sandbox.wire import headers
 from agent_sandbox.wire.connect import encode_envelope
 
 
@@ -188,6 +189,21 @@ def test_a_stream_of_input_reaches_the_command_it_names_and_no_other(box: Box) -
             )
             == b"ab"
         )
+
+
+@pytest.mark.parametrize("value", ["9" * 5_000, "9" * 13, "x", "-1", "1.5", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        headers.CONNECT_TIMEOUT_MS,
+        headers.KEEPALIVE_PING_INTERVAL,
+        headers.OUTPUT_LIMIT,
+        headers.RETAIN,
+    ],
+)
+def test_a_number_that_is_none_is_refused(box: Box, name: str, value: str) -> None:
+    _, last = run(box, "true", {name: value})
+    assert last["error"]["code"] == "invalid_argument"
 
 
 def test_the_input_of_a_terminal_is_not_closed(box: Box) -> None:

@@ -18,7 +18,7 @@ from agent_sandbox.express.disk import Disk
 from agent_sandbox.express.download import Download, accepts_gzip
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.exchange import Exchange
-from agent_sandbox.express.failures import is_rpc, rest_answer, rpc_answer
+from agent_sandbox.express.failures import RPC_PATHS, is_rpc, rest_answer, rpc_answer
 from agent_sandbox.express.filesystem import Filesystem
 from agent_sandbox.express.heads import SandboxHosts, host_name
 from agent_sandbox.express.names import absolute_path
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 _Handler = Callable[[Request], Awaitable[ASGIApp]]
 
-_DATA_PLANE = ("/files", "/health", "/filesystem.", "/process.")
+_DATA_PLANE = ("/files", "/health", *RPC_PATHS)
 
 
 class Files:

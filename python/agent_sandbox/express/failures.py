@@ -56,6 +56,10 @@ GONE_TEXT = "The sandbox was not found"
 """What the data plane says of an ended sandbox: E2B's clients look for these words in a 502."""
 
 
+RPC_PATHS = ("/filesystem.", "/process.")
+"""What the paths of Connect services begin with: those that there are, and others of their kind."""
+
+
 @contextlib.contextmanager
 def os_errors() -> Iterator[None]:
     """Turn an `OSError` of the block into the public error that it means.
@@ -71,7 +75,7 @@ def os_errors() -> Iterator[None]:
 
 def is_rpc(path: str) -> bool:
     """Return whether a URL path belongs to a Connect service and not to the REST surface."""
-    return path.startswith(("/filesystem.", "/process."))
+    return path.startswith(RPC_PATHS)
 
 
 def data_plane_status(error: AgentSandboxError) -> int:

@@ -40,6 +40,7 @@ USERS = frozenset({"", "user", "root"})
 
 _MAX_QUERY_FIELDS = 32
 _MAX_EXPIRY_DIGITS = 16
+_MAX_DIGITS = 12
 
 
 def query(request: Request) -> dict[str, str]:
@@ -78,6 +79,20 @@ def header(request: Request, name: str) -> bytes | None:
     if len(values) > 1:
         raise ArgumentError
     return values[0] if values else None
+
+
+def whole_number(request: Request, name: str) -> int | None:
+    """Return a header's whole number, None where it is absent.
+
+    Raises:
+        ArgumentError: E2001: it is none, or has more than 12 digits.
+    """
+    value = header(request, name)
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > _MAX_DIGITS:
+        raise ArgumentError
+    return int(value)
 
 
 def list_header(request: Request, name: str) -> bytes:

@@ -11,7 +11,13 @@ from starlette.types import Receive, Scope, Send
 from agent_sandbox.errors import AgentSandboxError, ArgumentError, TransferTimeoutError
 from agent_sandbox.express.answers import CHUNK_BYTES
 from agent_sandbox.express.failures import stream_end
-from agent_sandbox.express.requests import MAX_BODY_BYTES, body, header, until_disconnected
+from agent_sandbox.express.requests import (
+    MAX_BODY_BYTES,
+    body,
+    header,
+    until_disconnected,
+    whole_number,
+)
 from agent_sandbox.express.sandbox import Sandbox
 from agent_sandbox.wire import connect, headers
 
@@ -41,12 +47,8 @@ def seconds(request: Request, name: str, *, unit_s: float) -> float | None:
     Raises:
         ArgumentError: E2001: it is no whole number.
     """
-    value = header(request, name)
-    if value is None:
-        return None
-    if not value.isdigit() or len(value) > 12:
-        raise ArgumentError
-    return int(value) * unit_s or None
+    number = whole_number(request, name)
+    return number * unit_s if number else None
 
 
 class LongAnswer:

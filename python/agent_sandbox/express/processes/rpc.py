@@ -20,7 +20,14 @@ from agent_sandbox.errors import (
 )
 from agent_sandbox.express.processes.command import Command
 from agent_sandbox.express.processes.watcher import Watcher
-from agent_sandbox.express.requests import body, check_basic_user, header, read_message, sandbox_of
+from agent_sandbox.express.requests import (
+    body,
+    check_basic_user,
+    header,
+    read_message,
+    sandbox_of,
+    whole_number,
+)
 from agent_sandbox.express.sandbox import Sandbox, checked_ttl
 from agent_sandbox.express.sandboxes import Sandboxes
 from agent_sandbox.express.streams import Emit, ServerStream, check_protocol, seconds
@@ -256,23 +263,15 @@ async def _write(command: Command, given: process.ProcessInput | None) -> None:
 
 
 def _retained_s(request: Request) -> int | None:
-    value = header(request, headers.RETAIN)
-    if value is None:
-        return None
-    if not value.isdigit() or len(value) > 12:
-        raise ArgumentError
-    return checked_ttl(int(value))
+    retain_s = whole_number(request, headers.RETAIN)
+    return None if retain_s is None else checked_ttl(retain_s)
 
 
 def _limit(request: Request) -> int | None:
-    value = header(request, headers.OUTPUT_LIMIT)
-    if value is None:
-        return None
-    if not value.isdigit() or len(value) > 12:
-        raise ArgumentError
-    if int(value) > MAX_LIMIT_BYTES:
+    limit = whole_number(request, headers.OUTPUT_LIMIT)
+    if limit is not None and limit > MAX_LIMIT_BYTES:
         raise SizeLimitError(MAX_LIMIT_BYTES)
-    return int(value)
+    return limit
 
 
 class _Deadline:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
+import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -18,6 +20,7 @@ HIGH_WATER_BYTES = 65_536
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_NO_LINGER = struct.pack("ii", 1, 0)  # a close is a reset (socket(7), SO_LINGER)
 _logger = logging.getLogger("agent_sandbox.http1")
 
 
@@ -125,7 +128,7 @@ class Cycle:
         finally:
             if not self._complete and not self._gone:
                 if self._started:
-                    self.transport.abort()  # the peer must not take a part for the whole
+                    self._reset()
                 else:
                     self._write_plain_500()
 
@@ -219,7 +222,7 @@ class Cycle:
             self._send_left -= len(body)
             if self._send_left < 0 or (last and self._send_left):
                 self._keep_alive = False
-                self.transport.abort()  # a close in good order would call a wrong length right
+                self._reset()
                 raise RuntimeError("the body and its Content-Length differ")
         if self._send_chunked and body:
             body = b"%x\r\n%b\r\n" % (len(body), body)
@@ -231,6 +234,16 @@ class Cycle:
             self.transport.write(body)
         if last:
             self._finish()
+
+    def _reset(self) -> None:
+        """Cut the connection so that the peer cannot take a part for the whole.
+
+        `abort` alone ends like any close, which is the good end of an answer without a length.
+        """
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.transport.abort()
 
     def _write_plain_500(self) -> None:
         self._started = True

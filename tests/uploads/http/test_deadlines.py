@@ -64,6 +64,15 @@ def test_a_second_request_has_a_deadline_of_its_own(short: UploadServer) -> None
         assert client.answer().status == 408
 
 
+def test_a_second_request_that_began_before_the_first_answer_has_one_too(
+    short: UploadServer,
+) -> None:
+    with RawClient(short.port) as client:
+        client.send(request("GET", "/llms.txt") + b"GET /uploads")
+        assert client.answer().status == 200
+        assert client.answer().status == 408
+
+
 def test_a_stalled_body_is_cut_after_the_idle_time(
     make_server: Callable[..., UploadServer],
 ) -> None:

@@ -164,6 +164,26 @@ def test_a_started_answer_that_fails_is_never_taken_for_whole(start: Start) -> N
         assert b"0\r\n\r\n" not in client.rest()
 
 
+def test_an_answer_that_only_a_close_would_end_is_reset_where_it_fails(start: Start) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(start_message())
+        await send(body_message(b"half", more=True))
+        raise RuntimeError
+
+    with RawClient(start(app)) as client:
+        client.send(b"GET / HTTP/1.0\r\n\r\n")
+        with pytest.raises(ConnectionResetError):
+            list(iter(lambda: client.sock.recv(65_536), b""))
+
+
+def test_who_has_finished_sending_is_not_kept_waiting_for_the_close() -> None:
+    with serving(echo, timeout_keep_alive=600) as port, RawClient(port) as client:
+        client.send(request("GET", "/"))
+        client.finish_sending()
+        assert client.answer().status == 200
+        assert client.sock.recv(1) == b""
+
+
 @pytest.mark.parametrize("body", [b"abc", b"abcdef"])
 def test_a_body_that_is_not_its_content_length_is_never_taken_for_whole(
     start: Start, body: bytes
@@ -239,7 +259,8 @@ def test_a_client_that_does_not_read_holds_the_application_back(start: Start) ->
         assert before < 40_000_000
 
 
-def test_an_application_that_does_not_read_holds_the_client_back(start: Start) -> None:
+@pytest.mark.parametrize("head", [f"Content-Length: {64 << 20}", "X-Body: none"])
+def test_an_application_that_is_busy_holds_the_client_back(start: Start, head: str) -> None:
     go = threading.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -248,7 +269,7 @@ def test_an_application_that_does_not_read_holds_the_client_back(start: Start) -
 
     body = bytes(64 << 20)
     with RawClient(start(app)) as client:
-        client.send(request("PUT", "/", f"Content-Length: {len(body)}"))
+        client.send(request("PUT", "/", head))
         client.sock.settimeout(3.0)  # the kernel holds some MiB; then nothing more is taken
         try:
             with pytest.raises(TimeoutError):

@@ -56,7 +56,7 @@ async def test_a_lock_that_stays_is_busy_after_the_bound_and_changes_nothing(
     began = time.monotonic()
     with pytest.raises(UploadBusyError):
         await store.create(new(upload_id="a"))
-    assert 0.2 < time.monotonic() - began < 3
+    assert 0.2 < time.monotonic() - began < 30
     other.execute("ROLLBACK")
     other.close()
     assert await store.read("a") is None

@@ -65,6 +65,7 @@
     │   ├── UploadLengthRequiredError       E7024
     │   ├── UploadLengthError               E7025
     │   ├── DownloadUsedError               E7026
+    │   ├── UploadInterruptedError          E7027
     │   ├── FetchRefusedError               E7030
     │   └── FetchError                      E7031
     └── AccessError                         E8000
@@ -152,6 +153,7 @@ from agent_sandbox.errors.uploads import (
     UploadFailedError,
     UploadFramingError,
     UploadGoneError,
+    UploadInterruptedError,
     UploadLengthError,
     UploadLengthRequiredError,
     UploadMethodError,
@@ -230,6 +232,7 @@ __all__ = [
     "UploadFailedError",
     "UploadFramingError",
     "UploadGoneError",
+    "UploadInterruptedError",
     "UploadLengthError",
     "UploadLengthRequiredError",
     "UploadMethodError",

@@ -377,6 +377,20 @@ class DownloadUsedError(
     """A second GET came to a download."""
 
 
+class UploadInterruptedError(
+    UploadError,
+    code="E7027",
+    category="file_transfer",
+    http=503,
+    text=(
+        "The server stopped while the file arrived; nothing was kept and the attempt is used: "
+        "open a new session."
+    ),
+    retry=True,
+):
+    """The server was told to stop in the middle of a body."""
+
+
 class FetchRefusedError(
     UploadError,
     code="E7030",

@@ -50,6 +50,7 @@ class Cycle:
         writable: asyncio.Event,
         default_headers: Headers,
         done: Done,
+        failure: Callable[[], bytes],
     ) -> None:
         self.head = head
         self.scope = scope
@@ -57,6 +58,7 @@ class Cycle:
         self._writable = writable
         self._default_headers = default_headers
         self._done = done
+        self._failure = failure
         self._left = head.framing.content_length or 0
         self._chunks = ChunkedDecoder() if head.framing.chunked else None
         self._queue: deque[bytes] = deque()
@@ -130,7 +132,13 @@ class Cycle:
                 if self._started:
                     self._reset()
                 else:
-                    self._write_plain_500()
+                    self._fail()
+
+    def _fail(self) -> None:
+        self._started, self._keep_alive = True, False
+        head, end, body = self._failure().partition(b"\r\n\r\n")
+        self.transport.write(head + end + (b"" if self._bodyless else body))
+        self._finish()
 
     def _finish(self) -> None:
         self._complete = True
@@ -244,15 +252,6 @@ class Cycle:
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.transport.abort()
-
-    def _write_plain_500(self) -> None:
-        self._started = True
-        self._keep_alive = False
-        self.transport.write(
-            b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n"
-            b"cache-control: no-store\r\nconnection: close\r\n\r\n"
-        )
-        self._finish()
 
 
 def _phrase(status: int) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import unquote_to_bytes
@@ -44,7 +45,11 @@ READ_BYTES = 512 << 10
 STRICT = "agent_sandbox.strict"
 """Key of `scope["extensions"]` that says to the application that this protocol serves it."""
 
-_CODES: dict[int, type[AgentSandboxError]] = {408: TransferTimeoutError, 503: UploadBusyError}
+_CODES: dict[int, type[AgentSandboxError]] = {
+    408: TransferTimeoutError,
+    500: AgentSandboxError,
+    503: UploadBusyError,
+}
 _REFUSAL = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
 _REFUSAL += b"agent-sandbox-error: %b\r\ncache-control: no-store\r\nconnection: close\r\n\r\n%b"
 
@@ -170,6 +175,7 @@ class StrictHTTPProtocol(asyncio.Protocol):
             self._writable,
             self.server_state.default_headers,
             self._done,
+            partial(self._answer, 500),
         )
         app = cast(Any, self.config.loaded_app)
         limit = self.config.limit_concurrency
@@ -219,16 +225,20 @@ class StrictHTTPProtocol(asyncio.Protocol):
     # --- the ends -------------------------------------------------------------------------
 
     def refusal(self, status: int, phrase: str, code: str) -> bytes:
-        """Return the JSON that a refused head is answered with."""
+        """Return the JSON of an answer that no application gives: a refused head, a failure."""
         return json.dumps({"error": phrase, "code": code}).encode()
 
     def _refuse(self, status: int) -> None:
+        self.cycle = None
+        self.transport.write(self._answer(status))
+        self._close(linger=True)
+
+    def _answer(self, status: int) -> bytes:
+        """Return a whole answer of this protocol's own, after which the connection is closed."""
         code = _CODES.get(status, InvalidInputError).code
         phrase = HTTPStatus(status).phrase
         body = self.refusal(status, phrase, code)
-        self.cycle = None
-        self.transport.write(_REFUSAL % (status, phrase.encode(), len(body), code.encode(), body))
-        self._close(linger=True)
+        return _REFUSAL % (status, phrase.encode(), len(body), code.encode(), body)
 
     def _close(self, *, linger: bool) -> None:
         """Send what is written and say that nothing follows; with `linger`, read on for a while.

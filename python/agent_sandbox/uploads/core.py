@@ -61,6 +61,13 @@ class Active:
 
     def __init__(self) -> None:
         self.count = 0
+        self._ended: anyio.Event | None = None
+
+    async def none(self) -> None:
+        """Return once nothing runs."""
+        while self.count:
+            self._ended = self._ended or anyio.Event()
+            await self._ended.wait()
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[Active]:
@@ -70,6 +77,9 @@ class Active:
             yield self
         finally:
             self.count -= 1
+            if not self.count and self._ended is not None:
+                self._ended.set()
+                self._ended = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,7 @@ class Core:
     audit: Audit
     signals: Signals = field(default_factory=Signals)
     receiving: Active = field(default_factory=Active)
+    under_way: Active = field(default_factory=Active)
 
     def tell(self, session: UploadSession, action: str, code: str | None = None) -> None:
         """Record a change and wake who waits for it."""

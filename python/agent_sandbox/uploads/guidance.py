@@ -111,6 +111,7 @@ NEXT_STEP: dict[str, str] = {
     "E7023": "The attempt is not used: send the plain bytes, without Content-Encoding.",
     "E7024": "The attempt is not used: send Content-Length, as curl -T FILE does.",
     "E7025": "The attempt is not used: send the declared file, or open a new session.",
+    "E7027": "Open a new session with create_upload_url in a moment, and send the file again.",
     "E7030": "Tell the user; if the file is theirs, use create_upload_url.",
     "E7031": "Check the link with the user; it must answer 200 without a login.",
 }

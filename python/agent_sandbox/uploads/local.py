@@ -49,10 +49,13 @@ async def local_uploads(
         await store.migrate()
         blobs = LocalBlobs(root / "blobs")
         service = UploadService(config, store, blobs, charge=charge, observer=observer)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(service.run_upkeep)
-            yield service
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(service.run_upkeep)
+                yield service
+                tasks.cancel_scope.cancel()
+        finally:
+            await service.drained()
     finally:
         await store.close()
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 from collections.abc import AsyncIterable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import NoReturn
 
 import anyio
@@ -16,6 +17,7 @@ from agent_sandbox.errors import (
     UploadBusyError,
     UploadConflictError,
     UploadError,
+    UploadInterruptedError,
     UploadNotFoundError,
     UploadNotReadyError,
     UploadOutcomeUnknownError,
@@ -26,7 +28,7 @@ from agent_sandbox.errors import (
 from agent_sandbox.uploads import placing, receiving, secrets, upkeep
 from agent_sandbox.uploads.audit import Audit, Observer, Tally
 from agent_sandbox.uploads.blobs import BlobStore
-from agent_sandbox.uploads.core import POLL_S, Core, raise_ended
+from agent_sandbox.uploads.core import POLL_S, Core, raise_ended, stored_upload
 from agent_sandbox.uploads.declarations import declared, declared_download, object_prefix
 from agent_sandbox.uploads.downloading import Download, claim_download
 from agent_sandbox.uploads.models import (
@@ -49,6 +51,9 @@ from agent_sandbox.uploads.store import NewSession, UploadStore
 _log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[0-9a-f]{32}")
+DRAIN_S = 5.0
+"""Longest wait for what is under way when a server ends."""
+
 _TRIES = 3
 """How often a call looks again when another one changed its row first."""
 
@@ -230,6 +235,31 @@ class UploadService:
         """
         return await receiving.receive(self._core, attempt, chunks, hashed=self._hashed)
 
+    async def outcome(self, session: UploadSession) -> StoredUpload:
+        """Return the file of a session whose PUT was cancelled, if it was whole by then.
+
+        Raises:
+            UploadInterruptedError: E7027, it was not.
+            UploadBusyError: E7019, the attempt had not begun, and is not used.
+            UploadRevokedError: E7005.
+            UploadOutcomeUnknownError: E7011, it could not be written down.
+        """
+        try:
+            found = await self._core.reread(session.upload_id)
+        except UploadBusyError:  # which would say that the attempt is not used
+            raise UploadOutcomeUnknownError(str(session.state)) from None
+        match found.state:
+            case State.PENDING:
+                raise UploadBusyError
+            case State.FAILED:
+                raise UploadInterruptedError
+            case State.STORED | State.PLACING | State.PLACED:
+                return stored_upload(found)
+            case State.RECEIVING:
+                raise UploadOutcomeUnknownError(str(found.state))
+            case _:
+                raise_ended(found)
+
     async def get(self, principal: Principal, upload_id: str, wait_s: float = 0.0) -> UploadSession:
         """Return the caller's session; with `wait_s`, once it leaves pending and receiving.
 
@@ -274,7 +304,7 @@ class UploadService:
             UploadOutcomeUnknownError: E7011, repeat the call: it finds out first.
             AgentSandboxError: What `placer` or the charge hook raised.
         """
-        with self._counted("place"):
+        with self._counted("place"), self.under_way():
             session = await self._owned(principal, upload_id)
             target = PlaceTarget(path, sandbox_id)
             return await placing.place(self._core, principal, session, placer, target, self._charge)
@@ -384,6 +414,19 @@ class UploadService:
             except UploadError as error:
                 _log.warning("the sweep of uploads failed (%s)", error.code)
             await anyio.sleep(every_s)
+
+    def under_way(self) -> AbstractContextManager[object]:
+        """Return a block that `drained` waits for."""
+        return self._core.under_way.entered()
+
+    async def drained(self, timeout_s: float = DRAIN_S) -> None:
+        """Return once no request and no use is under way, or after that time.
+
+        To be called when the server has stopped, before its store is closed: a request that was
+        cancelled still writes down how it ended, and tells its sender.
+        """
+        with anyio.move_on_after(timeout_s, shield=True):
+            await self._core.under_way.none()
 
     @contextlib.contextmanager
     def _counted(self, operation: str) -> Iterator[None]:

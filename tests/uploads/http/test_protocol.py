@@ -148,9 +148,20 @@ def test_a_failing_application_gives_500_without_its_text_in_answer_or_log(
         client.send(request("GET", "/"))
         answer = client.answer()
     assert answer.status == 500
-    assert answer.body == b""
+    assert answer.json == {"error": "Internal Server Error", "code": "E1000"}
+    assert answer.headers["agent-sandbox-error"] == "E1000"
     assert "canary" not in caplog.text
     assert "RuntimeError" in caplog.text
+
+
+def test_a_failing_application_gives_no_body_to_head(start: Start) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise RuntimeError
+
+    with RawClient(start(app)) as client:
+        client.send(request("HEAD", "/"))
+        assert client.answer(to_head=True).status == 500
+        assert client.rest() == b""
 
 
 def test_a_started_answer_that_fails_is_never_taken_for_whole(start: Start) -> None:

@@ -156,6 +156,7 @@ class Uploads:
             await store.migrate()
             blobs = settings.open_blobs(directory)
             service = UploadService(config, store, blobs, admits=admits)
+            stack.push_async_callback(service.drained)
             if locked is not None:
                 await service.recover(abandon_all=locked.alone and settings.database is None)
                 locked.share()

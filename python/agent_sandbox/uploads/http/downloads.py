@@ -35,6 +35,10 @@ class DownloadEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        with self._service.under_way():
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         origins = self._config.allowed_origins
         cors = allow_origin(scope, origins)
         try:

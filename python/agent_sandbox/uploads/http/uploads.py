@@ -7,21 +7,23 @@ import logging
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from agent_sandbox.errors import (
     AgentSandboxError,
     UploadBodyTimeoutError,
+    UploadBusyError,
     UploadError,
     UploadMethodError,
 )
 from agent_sandbox.http1.head import Framing, Headers
+from agent_sandbox.uploads.endings import to_its_end
 from agent_sandbox.uploads.http.answers import answer, answer_json, refuse
 from agent_sandbox.uploads.http.body import body_chunks
 from agent_sandbox.uploads.http.checks import body_fits, framing_of, secret_of
 from agent_sandbox.uploads.http.origins import allow_origin, preflight
 from agent_sandbox.uploads.http.page import CONTENT_SECURITY_POLICY, PAGE
-from agent_sandbox.uploads.models import StoredUpload
+from agent_sandbox.uploads.models import StoredUpload, UploadSession
 from agent_sandbox.uploads.service import UploadService
 
 _ALLOW = "GET, HEAD, OPTIONS, PUT"
@@ -50,6 +52,16 @@ class UploadEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         progress = _Progress(asyncio.get_running_loop().time())
+        with self._service.under_way():
+            try:
+                await self._serve(scope, receive, progress.noting(send), progress)
+            except asyncio.CancelledError:
+                # The server stops. What became of the attempt is written down by now.
+                if not progress.answered:
+                    await to_its_end(self._interrupted(scope, receive, send, progress))
+                raise
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, progress: _Progress) -> None:
         try:
             framing = framing_of(scope)
             method = scope["method"]
@@ -70,13 +82,28 @@ class UploadEndpoint:
             unknown = UploadError()
             await (progress.refusal or self._refuse(scope, receive, send, unknown, progress))
         else:
-            payload = {
-                "upload_id": stored.upload_id,
-                "state": str(stored.state),
-                "size_bytes": stored.size_bytes,
-                "sha256": stored.sha256,
-            }
-            await answer_json(send, 200, payload, self._cors(scope))
+            await self._confirm(scope, send, stored)
+
+    async def _confirm(self, scope: Scope, send: Send, stored: StoredUpload) -> None:
+        payload = {
+            "upload_id": stored.upload_id,
+            "state": str(stored.state),
+            "size_bytes": stored.size_bytes,
+            "sha256": stored.sha256,
+        }
+        await answer_json(send, 200, payload, self._cors(scope))
+
+    async def _interrupted(
+        self, scope: Scope, receive: Receive, send: Send, progress: _Progress
+    ) -> None:
+        try:
+            if progress.session is None:
+                raise UploadBusyError
+            stored = await self._service.outcome(progress.session)
+        except AgentSandboxError as error:
+            await self._refuse(scope, receive, send, error, progress)
+        else:
+            await self._confirm(scope, send, stored)
 
     async def _put(
         self, scope: Scope, receive: Receive, send: Send, framing: Framing, progress: _Progress
@@ -85,7 +112,7 @@ class UploadEndpoint:
         upload_id: str = scope["path_params"]["upload_id"]
         endpoint = self._config.endpoint("upload", upload_id)
         session = await self._service.authorise(upload_id, endpoint, secret)
-        progress.state = str(session.state)
+        progress.session, progress.state = session, str(session.state)
         body_fits(scope, framing, session, self._config)
         attempt = await self._service.claim(session)
         progress.state = "failed"
@@ -133,8 +160,21 @@ class _Progress:
         started: When its head was read, on the loop's clock; its deadlines count from here.
         state: What a refusal may tell: nothing, `pending`, or `failed` once the attempt was begun.
         refusal: The answer under way, where a deadline was missed.
+        session: As it was when the request was admitted.
+        answered: Whether an answer has begun.
     """
 
     started: float
     state: str | None = None
     refusal: asyncio.Task[None] | None = None
+    session: UploadSession | None = None
+    answered: bool = False
+
+    def noting(self, send: Send) -> Send:
+        """Return `send`, which notes that an answer has begun."""
+
+        async def noted(message: Message) -> None:
+            self.answered = True
+            await send(message)
+
+        return noted

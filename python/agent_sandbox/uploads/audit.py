@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from agent_sandbox.uploads.states import State
 
 _log = logging.getLogger("agent_sandbox.uploads.audit")
+_own_log = logging.getLogger("agent_sandbox.uploads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class AuditEvent:
 
 
 Observer = Callable[[AuditEvent], None]
-"""Told of every event, in the event loop; must be quick and must not raise."""
+"""Told of every event, in the event loop; must be quick. What it raises is logged by its type and
+changes nothing: the session has moved on already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,10 @@ class Audit:
         self._counts[action, str(state)] += 1
         _log.info("upload %s %s -> %s%s", upload_id, action, state, f" ({code})" if code else "")
         if self._observer is not None:
-            self._observer(AuditEvent(upload_id, action, state, code))
+            try:
+                self._observer(AuditEvent(upload_id, action, state, code))
+            except Exception as error:  # noqa: BLE001 - an embedder's; what happened has happened
+                _own_log.error("an observer failed with %s", type(error).__name__)
 
     def refused(self, operation: str, code: str) -> None:
         """Count an error that is answered."""

@@ -16,7 +16,6 @@ from agent_sandbox.errors import (
     DownloadUsedError,
     UploadBusyError,
     UploadConflictError,
-    UploadError,
     UploadInterruptedError,
     UploadNotFoundError,
     UploadNotReadyError,
@@ -411,8 +410,9 @@ class UploadService:
         while True:
             try:
                 await self.sweep()
-            except UploadError as error:
-                _log.warning("the sweep of uploads failed (%s)", error.code)
+            except Exception as error:  # noqa: BLE001 - the next one may work: this task must live
+                reason = getattr(error, "code", type(error).__name__)
+                _log.warning("the sweep of uploads failed (%s)", reason)
             await anyio.sleep(every_s)
 
     def under_way(self) -> AbstractContextManager[object]:

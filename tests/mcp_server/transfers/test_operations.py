@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import os
 import re
 import socket
@@ -19,6 +20,8 @@ from tests.mcp_server.transfers.test_journey import fields
 from tests.mcp_server.transfers.test_server import found_in, put
 from tests.support import nginx
 from tests.support.mcp_servers import ERAS, connected, environment, http_server, stdio_command
+
+from agent_sandbox.mcp_server.transfers.audit_file import audit_file
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "uploads.md"
 
@@ -68,6 +71,41 @@ async def test_what_cannot_work_ends_the_server_with_its_reason(
     assert says in printed
     assert "Traceback" not in printed
     assert str(tmp_path) not in printed.replace(str(tmp_path / "open"), "")
+
+
+async def test_an_audit_file_on_a_full_disk_stops_nothing_and_is_told_once(tmp_path: Path) -> None:
+    command = [*stdio_command(), "--upload-audit-file", "/dev/full"]
+    errors = (tmp_path / "stderr").open("w+")
+    async with connected(command, ERAS[1], errors=errors) as client:
+        for _ in range(3):
+            given = await fields(client, "create_upload_url", filename="a.bin", size_bytes=1)
+            await put(given, b"x")
+        found = await fields(client, "get_upload", upload_id=given["upload_id"])
+        assert found["state"] == "stored"
+    errors.seek(0)
+    printed = errors.read()
+    errors.close()
+    assert printed.count("the audit file of uploads cannot be written (ENOSPC)") == 1
+    assert "Traceback" not in printed
+
+
+def test_an_audit_file_that_was_full_goes_on_with_whole_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("agent_sandbox.uploads.audit")
+    real = os.write
+    with audit_file(str(tmp_path / "audit")):
+        logger.info("one")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", lambda fd, line: real(fd, line[:7]))
+            logger.info("two")
+            patched.setattr(os, "write", lambda fd, line: real(-1, line))
+            logger.info("three")
+        logger.info("four")
+        logger.info("five")
+    lines = (tmp_path / "audit").read_text("utf-8").splitlines()
+    assert [line[21:] for line in lines] == ["one", "", "four", "five"]
+    assert len(caplog.messages) == 1
 
 
 async def test_the_audit_log_and_the_metrics_hold_ids_and_states_and_nothing_else(

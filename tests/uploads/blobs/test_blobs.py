@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from typing import Any
 
 import anyio
 import pytest
@@ -11,6 +12,7 @@ from tests.support.upload_parts import sha256
 
 from agent_sandbox.errors import UploadError
 from agent_sandbox.uploads.blobs import READ_BYTES, BlobStore
+from agent_sandbox.uploads.blobs.s3 import S3Blobs
 
 MIB = 1024 * 1024
 SIZES = [0, 1, READ_BYTES, READ_BYTES + 1, 5 * MIB, 5 * MIB + 1, 16 * MIB + 3]
@@ -107,3 +109,27 @@ async def test_many_objects_at_once_keep_apart(blobs: BlobStore) -> None:
             group.start_soon(stored, blobs, body, at)
     for at, body in data.items():
         assert await read(blobs, at) == body
+
+
+async def test_a_reader_that_takes_longer_than_the_bucket_may_gets_the_whole_object(
+    s3_settings: dict[str, Any],
+) -> None:
+    patience_s = 1.0  # for a request; a retry would hide what the first one does
+    blobs = S3Blobs(
+        **s3_settings,
+        prefix=secrets.token_hex(8),
+        request_timeout_s=patience_s,
+        retry_timeout_s=patience_s,
+        max_retries=0,
+    )
+    data = os.urandom(48 * MIB)  # more than fits in the buffers between the two
+    at = await stored(blobs, data)
+    reader = await blobs.open(at)
+    assert reader is not None
+    count = 0
+    async for chunk in reader:
+        if not count:
+            await anyio.sleep(2.5 * patience_s)  # the sandbox, or the one who downloads, is slow
+        count += len(chunk)
+    await reader.aclose()
+    assert count == len(data)

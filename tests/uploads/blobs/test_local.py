@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import stat
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +83,26 @@ async def test_a_file_is_synced_before_it_has_its_name_and_its_directory_after(
 
 async def test_a_file_that_is_deleted_during_the_listing_is_passed_over(tmp_path: Path) -> None:
     blobs = LocalBlobs(tmp_path)
-    for name in ("ab/one", "ab/two", "ab/three"):
+    names = {"ab/1", "ab/2", "ab/3"}
+    for name in names:
         await put(await blobs.begin(name, 1), b"x")
-    (tmp_path / "ab" / "gone").symlink_to(tmp_path / "nowhere")  # listed, and not there
-    assert {key async for key in blobs.list_orphans(-1)} == {"ab/one", "ab/two", "ab/three"}
+    listed = blobs._older(time.time() + 1)
+    first = next(listed)
+    [gone, last] = names - {first}
+    await blobs.delete(gone)  # the names of the directory are read already
+    assert list(listed) == [last]
+
+
+async def test_what_is_not_ours_is_neither_listed_nor_in_the_way(tmp_path: Path) -> None:
+    blobs = LocalBlobs(tmp_path)
+    await put(await blobs.begin(KEY, 1), b"x")
+    (tmp_path / "lost+found").mkdir()  # the directory is a file system of its own
+    (tmp_path / "lost+found" / "#123").touch()
+    (tmp_path / "README").touch()
+    (tmp_path / "ab" / "notes.txt").touch()
+    (tmp_path / "ab" / "0123").mkdir()
+    (tmp_path / "ab" / "4567").symlink_to(tmp_path / "README")
+    assert [key async for key in blobs.list_orphans(-1)] == [KEY]
 
 
 FAULTS = [
@@ -99,7 +118,12 @@ FAULTS = [
 
 @pytest.mark.parametrize(("call", "number", "error"), FAULTS)
 async def test_a_fault_of_the_disk_leaves_neither_object_nor_temporary_file(
-    tmp_path: Path, monkeypatch: Any, call: str, number: int, error: type[Exception]
+    tmp_path: Path,
+    monkeypatch: Any,
+    caplog: pytest.LogCaptureFixture,
+    call: str,
+    number: int,
+    error: type[Exception],
 ) -> None:
     blobs = LocalBlobs(tmp_path)
     writer = await blobs.begin(KEY, 1)
@@ -116,6 +140,97 @@ async def test_a_fault_of_the_disk_leaves_neither_object_nor_temporary_file(
     assert len(calls) == 1  # an fsync is never tried again
     assert refusal.value.__suppress_context__
     assert files(tmp_path) == set()
+    assert caplog.messages == [f"uploads directory: {errno.errorcode[number]}"]
+
+
+async def test_a_fault_of_closing_changes_nothing_that_the_sync_has_proved(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    blobs = LocalBlobs(tmp_path)
+    stored, dropped = await blobs.begin(KEY, 1), await blobs.begin(KEY, 1)
+    real = os.close
+
+    def close(descriptor: int) -> None:
+        real(descriptor)  # as the kernel does, whatever it says then
+        raise OSError(errno.EIO, "disk")
+
+    with monkeypatch.context() as patched:
+        # The directory's own descriptor is closed the ordinary way.
+        patched.setattr(local, "_sync_directory", lambda _path: None)
+        patched.setattr(os, "close", close)
+        await put(stored, b"x")
+        await dropped.abort()
+        reader = await blobs.open(KEY)
+        assert reader is not None
+        await reader.aclose()
+    assert files(tmp_path) == {KEY}
+
+
+async def test_a_file_whose_maker_is_cancelled_meanwhile_is_dropped_and_closed(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    blobs = LocalBlobs(tmp_path)
+    await put(await blobs.begin("ab/00", 1), b"x")
+    opened: list[int] = []
+    at_work, go_on = threading.Event(), threading.Event()
+    real = os.open
+
+    def open_late(*arguments: Any) -> int:
+        opened.append(real(*arguments))
+        at_work.set()
+        assert go_on.wait(10)
+        return opened[-1]
+
+    monkeypatch.setattr(os, "open", open_late)
+    for begin in (blobs.begin(KEY, 1), blobs.open("ab/00")):
+        at_work.clear()
+        go_on.clear()
+        task = asyncio.ensure_future(begin)
+        assert await asyncio.to_thread(at_work.wait, 10)
+        task.cancel()
+        await asyncio.wait([task], timeout=0.05)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(opened[-1])
+    assert files(tmp_path) == {"ab/00"}
+
+
+async def test_a_reader_is_closed_only_after_the_thread_that_reads_has_ended(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    blobs = LocalBlobs(tmp_path)
+    await put(await blobs.begin(KEY, 1), b"x")
+    reader = await blobs.open(KEY)
+    assert reader is not None
+    at_work, go_on = threading.Event(), threading.Event()
+    found: list[bytes] = []
+    real = os.read
+
+    def read_late(descriptor: int, size: int) -> bytes:
+        at_work.set()
+        assert go_on.wait(10)
+        found.append(real(descriptor, size))  # of another file, had the number been given away
+        return found[-1]
+
+    monkeypatch.setattr(os, "read", read_late)
+
+    async def read() -> None:
+        try:
+            async for _ in reader:
+                pass
+        finally:
+            await reader.aclose()
+
+    task = asyncio.ensure_future(read())
+    assert await asyncio.to_thread(at_work.wait, 10)
+    task.cancel()
+    await asyncio.wait([task], timeout=0.05)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert found == [b"x"]
 
 
 async def test_a_directory_that_cannot_be_synced_unpublishes(

@@ -207,3 +207,34 @@ async def test_the_upkeep_sweeps_again_after_a_sweep_that_failed(
             await expired.wait()
             group.cancel_scope.cancel()
     assert failed
+
+
+async def test_a_fault_of_any_kind_ends_neither_the_upkeep_nor_what_it_was_told_of(
+    database: Database, faults: BlobFaults, caplog: pytest.LogCaptureFixture
+) -> None:
+    def observe(event: AuditEvent) -> None:
+        raise RuntimeError("canary: an embedder's own")
+
+    service = UploadService(config(), database.store, faults, observer=observe)
+    upload_id = await stored(service)
+    assert (await service.get(ME, upload_id)).state is State.STORED
+    real = database.store.expire
+    swept = anyio.Event()
+    turns: list[int] = []
+
+    async def expire(*, keep_ms: int) -> list[UploadSession]:
+        turns.append(keep_ms)
+        if len(turns) == 1:
+            raise ValueError("canary: not of our tree")
+        swept.set()
+        return await real(keep_ms=keep_ms)
+
+    database.store.expire = expire  # type: ignore[method-assign]  # the fault
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(service.run_upkeep, 0.01)
+            await swept.wait()
+            group.cancel_scope.cancel()
+    assert "the sweep of uploads failed (ValueError)" in caplog.messages
+    assert "an observer failed with RuntimeError" in caplog.messages
+    assert "canary" not in caplog.text

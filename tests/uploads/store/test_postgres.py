@@ -21,6 +21,7 @@ from agent_sandbox.errors import (
 )
 from agent_sandbox.uploads.states import Phase, State
 from agent_sandbox.uploads.store.postgres import PostgresStore, numbered
+from agent_sandbox.uploads.store.sql import Row
 
 
 @pytest.fixture
@@ -199,6 +200,35 @@ async def test_a_connection_lost_in_commit_is_unknown_and_settled_by_reading(
         found = await store.read("a")
         assert (found is not None) is applied
         await store.close()
+
+
+async def test_a_look_whose_end_was_not_answered_is_busy_and_no_unknown_outcome(dsn: str) -> None:
+    async with cut_at_commit(dsn, applied=True) as broken:
+        store = PostgresStore(broken, busy_timeout_s=3)
+        with pytest.raises(UploadBusyError):  # nothing can have changed: the PUT may come again
+            await store.read("a")
+        await store.close()
+
+
+async def test_a_replica_that_stops_within_a_change_holds_nobody_up_for_long(dsn: str) -> None:
+    frozen = PostgresStore(dsn, busy_timeout_s=0.5)
+    holds, go_on = asyncio.Event(), asyncio.Event()
+
+    async def stands_still(_connection: object) -> list[Row]:
+        holds.set()
+        await go_on.wait()
+        return []
+
+    change = asyncio.ensure_future(frozen._transaction(stands_still, "uploads:blue"))
+    await holds.wait()
+    other = PostgresStore(dsn, busy_timeout_s=30)
+    async with asyncio.timeout(25):
+        assert (await other.create(new(upload_id="a"))).state is State.PENDING
+    go_on.set()
+    with pytest.raises(UploadError):
+        await change
+    await frozen.close()
+    await other.close()
 
 
 async def test_a_connection_killed_between_calls_is_replaced(dsn: str) -> None:

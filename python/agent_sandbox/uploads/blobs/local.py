@@ -6,9 +6,14 @@ replace an object that is written in parts, and both are promised here.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
+import logging
 import os
+import re
 import secrets
+import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +25,8 @@ from agent_sandbox.errors import UploadStorageError, UploadStorageFullError
 from agent_sandbox.uploads.blobs import READ_BYTES
 from agent_sandbox.uploads.endings import to_its_end
 
+_log = logging.getLogger(__name__)
+
 _TEMPORARY = "incoming"
 _MOST_PARTS = 512
 """Fewer than IOV_MAX (1,024)."""
@@ -27,10 +34,15 @@ _MOST_PARTS = 512
 _FLUSH_BYTES = 8 << 20
 """How much may be dirty before the disk is set to work."""
 
+_DIRECTORY = re.compile(rf"[0-9a-f]+|{_TEMPORARY}")
+_NAME = re.compile(r"[0-9a-f]+")
+
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def _refuse(error: OSError) -> NoReturn:
+    # Without its text, which holds a path.
+    _log.warning("uploads directory: %s", errno.errorcode.get(error.errno or 0, "OSError"))
     if error.errno in _FULL:
         raise UploadStorageFullError from None
     raise UploadStorageError from None
@@ -124,7 +136,7 @@ class LocalWriter:
     def _drop(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            _close_quietly(descriptor)
             _unlink_quietly(self._temporary)
 
 
@@ -138,7 +150,8 @@ class LocalReader:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the file's bytes."""
         try:
-            while chunk := await run_sync(os.read, self._descriptor, READ_BYTES):
+            # To its end: a thread that reads on would read whatever has the number next.
+            while chunk := await to_its_end(run_sync(os.read, self._descriptor, READ_BYTES)):
                 yield chunk
         except OSError as error:
             _refuse(error)
@@ -147,7 +160,7 @@ class LocalReader:
         """Close the file."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            _close_quietly(descriptor)
 
 
 class LocalBlobs:
@@ -164,16 +177,28 @@ class LocalBlobs:
 
     async def begin(self, key: str, size_bytes: int) -> LocalWriter:
         """Start an object; `size_bytes` is not needed here."""
-        return await to_its_end(run_sync(LocalWriter(self._root, key).begin))
+        writer = LocalWriter(self._root, key)
+        try:
+            return await to_its_end(run_sync(writer.begin))
+        except asyncio.CancelledError:  # nobody else knows of the file
+            await writer.abort()
+            raise
 
     async def open(self, key: str) -> LocalReader | None:
         """Open an object, None if there is none."""
+        readers: list[LocalReader] = []
 
         def opened() -> LocalReader:
-            return LocalReader(os.open(self._root / key, os.O_RDONLY | os.O_CLOEXEC))
+            descriptor = os.open(self._root / key, os.O_RDONLY | os.O_CLOEXEC)
+            readers.append(LocalReader(descriptor))
+            return readers[0]
 
         try:
-            return await run_sync(opened)
+            return await to_its_end(run_sync(opened))
+        except asyncio.CancelledError:
+            for reader in readers:
+                await reader.aclose()
+            raise
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -207,15 +232,25 @@ class LocalBlobs:
     def _older(self, than: float) -> Iterator[str]:
         try:
             for directory in self._root.iterdir():
+                # Only what can be ours: a file system of its own has a `lost+found` here.
+                if not _DIRECTORY.fullmatch(directory.name):
+                    continue
                 for path in directory.iterdir():
                     try:
-                        old = path.stat().st_mtime <= than
+                        status = path.stat(follow_symlinks=False)
                     except FileNotFoundError:  # used and deleted meanwhile
                         continue
-                    if old:
+                    ours = _NAME.fullmatch(path.name) and stat.S_ISREG(status.st_mode)
+                    if ours and status.st_mtime <= than:
                         yield f"{directory.name}/{path.name}"
         except OSError as error:
             _refuse(error)
+
+
+def _close_quietly(descriptor: int) -> None:
+    # What was written is proved by the fsync before; after an error it is closed all the same.
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
 
 
 def _unlink_quietly(path: Path) -> None:

@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 PART_BYTES = 5 * 1024 * 1024
 """Size of a part, the smallest that S3 takes; a file up to it is one conditional PUT."""
 
+_READING = timedelta(days=1)
+"""Time for one whole GET: the use of a file is bounded by who reads it, not by the bucket."""
+
 _DEFINITE = (AlreadyExistsError, PermissionDeniedError, S3UnauthenticatedError)
 _FAULTS = (BaseError, OSError, ValueError)
 
@@ -194,7 +197,8 @@ class S3Blobs(KeepsSecrets):
     Args:
         bucket: Its name.
         prefix: Put before every key.
-        request_timeout_s: Time for one request to the bucket.
+        request_timeout_s: Time for one request to the bucket; while an object is read, time for
+            each piece, however long the reader takes in between.
         retry_timeout_s: Time for one operation with its retries.
         **settings: Anything else that `obstore.store.S3Store` takes (`endpoint`,
             `access_key_id`, `region`, ...); without credentials, the AWS environment.
@@ -210,21 +214,29 @@ class S3Blobs(KeepsSecrets):
         max_retries: int = 4,
         **settings: Any,
     ) -> None:
-        options: Any = {
-            "timeout": timedelta(seconds=request_timeout_s),
-            "connect_timeout": timedelta(seconds=min(5.0, request_timeout_s)),
-            **settings.pop("client_options", {}),
-        }
-        self._store = S3Store(
-            bucket,
-            prefix=prefix,
-            client_options=options,
-            retry_config={
-                "max_retries": max_retries,
-                "retry_timeout": timedelta(seconds=retry_timeout_s),
-            },
-            **settings,
-        )
+        request_timeout = timedelta(seconds=request_timeout_s)
+        given: Any = settings.pop("client_options", {})
+
+        def store(**timeouts: timedelta) -> S3Store:
+            options: Any = {
+                "connect_timeout": timedelta(seconds=min(5.0, request_timeout_s)),
+                **timeouts,
+                **given,
+            }
+            return S3Store(
+                bucket,
+                prefix=prefix,
+                client_options=options,
+                retry_config={
+                    "max_retries": max_retries,
+                    "retry_timeout": timedelta(seconds=retry_timeout_s),
+                },
+                **settings,
+            )
+
+        self._store = store(timeout=request_timeout)
+        # A timeout of the whole request would count the pauses of a slow reader, too.
+        self._reading = store(timeout=_READING, read_timeout=request_timeout)
 
     def __repr__(self) -> str:
         return "S3Blobs(...)"  # the store's own repr is not ours to vouch for
@@ -237,7 +249,7 @@ class S3Blobs(KeepsSecrets):
     async def open(self, key: str) -> S3Reader | None:
         """Open an object, None if there is none."""
         try:
-            return S3Reader(await obstore.get_async(self._store, key))
+            return S3Reader(await obstore.get_async(self._reading, key))
         except FileNotFoundError:
             return None
         except _FAULTS as error:

@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 _TRIES = 5
 _MIGRATION_LOCK = "uploads:migrate"
 _LOCK = "SELECT pg_advisory_xact_lock({})"
+_ABANDONED = "SET LOCAL idle_in_transaction_session_timeout = {}"
 _CLOCK = """CREATE OR REPLACE FUNCTION uploads_now_ms() RETURNS BIGINT LANGUAGE sql VOLATILE
 AS $$ SELECT CAST(floor(extract(epoch FROM clock_timestamp()) * 1000) AS BIGINT) $$"""
 _KNOWN_KEYS = """SELECT object_key FROM upload_sessions
@@ -175,26 +176,30 @@ class PostgresStore(KeepsSecrets, SqlStore):
         async def steps(connection: Any) -> list[Row]:
             return [dict(row) for row in await connection.fetch(text, *arguments)]
 
-        return await self._transaction(steps, lock)
+        return await self._transaction(steps, lock, write=write)
 
-    async def _transaction(self, steps: Any, lock: str | None) -> list[Row]:
+    async def _transaction(self, steps: Any, lock: str | None, *, write: bool = True) -> list[Row]:
         # A cancelled task still learns how its commit ended. Every wait is bounded.
-        return await to_its_end(self._tries(steps, lock))
+        return await to_its_end(self._tries(steps, lock, write))
 
-    async def _tries(self, steps: Any, lock: str | None) -> list[Row]:
+    async def _tries(self, steps: Any, lock: str | None, write: bool) -> list[Row]:
         for turn in range(_TRIES):
             try:
-                return await self._attempt(steps, lock)
+                return await self._attempt(steps, lock, write)
             except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
                 # PostgreSQL undid the whole transaction; it may be run again.
                 await asyncio.sleep(0.01 * 2**turn)
         raise UploadBusyError
 
-    async def _attempt(self, steps: Any, lock: str | None) -> list[Row]:
+    async def _attempt(self, steps: Any, lock: str | None, write: bool) -> list[Row]:
         committing = committed = False
         rows: list[Row] = []
-        # One trip for both, since all creations of a workspace queue for its lock.
-        begin = "BEGIN" if lock is None else f"BEGIN; {_LOCK.format(_lock_key(lock))}"
+        # One trip for all, since all creations of a workspace queue for its lock.
+        begin = "BEGIN"
+        if write:  # a replica that is stopped or cut off would hold its locks for hours
+            begin += f"; {_ABANDONED.format(round(self._busy_timeout_s * 2_000))}"
+        if lock is not None:
+            begin += f"; {_LOCK.format(_lock_key(lock))}"
         try:
             async with self._acquired() as connection:
                 try:
@@ -212,7 +217,7 @@ class PostgresStore(KeepsSecrets, SqlStore):
         except _FAULTS as error:
             # Only the class: a driver's text can hold the DSN, and values.
             _log.warning("uploads database: %s", type(error).__name__)
-            if committing and not committed:
+            if committing and not committed and write:
                 raise UploadOutcomeUnknownError("unknown") from None
             if not committed:
                 raise UploadBusyError from None

@@ -116,10 +116,10 @@ class UploadPlacingError(
     code="E7008",
     category="invalid_input",
     http=409,
-    text="The file is being placed right now and cannot be revoked.",
+    text="The use of this file has begun, so it cannot be revoked.",
     retry=True,
 ):
-    """A revocation came while the file was being used."""
+    """A revocation came to a file that is used, or that was tried to be used and failed."""
 
 
 class UploadQuotaError(

@@ -93,7 +93,7 @@ NEXT_STEP: dict[str, str] = {
     "E7005": "Open a new session with create_upload_url if the file is still needed.",
     "E7006": "Open a new session with create_upload_url.",
     "E7007": LOST_ANSWER,
-    "E7008": "Call place_upload with the same upload_id to get its result.",
+    "E7008": "Call place_upload with the same upload_id: it gives the result, or tries again.",
     "E7009": "Use or revoke pending uploads; each hour has its own limit as well.",
     "E7010": "Wait retry_after_seconds, then call again.",
     "E7011": LOST_ANSWER,

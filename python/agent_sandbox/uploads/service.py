@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import AsyncIterable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import NoReturn
@@ -13,22 +12,15 @@ import anyio
 
 from agent_sandbox.errors import (
     AgentSandboxError,
-    DownloadUsedError,
-    UploadBusyError,
-    UploadConflictError,
-    UploadInterruptedError,
     UploadNotFoundError,
     UploadNotReadyError,
-    UploadOutcomeUnknownError,
-    UploadPlacingError,
     UploadRevokedError,
-    UploadSecretMissingError,
 )
-from agent_sandbox.uploads import placing, receiving, secrets, upkeep
+from agent_sandbox.uploads import admission, placing, receiving, revoking, secrets, upkeep
 from agent_sandbox.uploads.audit import Audit, Observer, Tally
 from agent_sandbox.uploads.blobs import BlobStore
-from agent_sandbox.uploads.core import POLL_S, Core, raise_ended, stored_upload
-from agent_sandbox.uploads.declarations import declared, declared_download, object_prefix
+from agent_sandbox.uploads.core import POLL_S, Core
+from agent_sandbox.uploads.declarations import declared, declared_download
 from agent_sandbox.uploads.downloading import Download, claim_download
 from agent_sandbox.uploads.models import (
     Attempt,
@@ -44,17 +36,16 @@ from agent_sandbox.uploads.models import (
     UploadSession,
 )
 from agent_sandbox.uploads.rates import RateLimit
-from agent_sandbox.uploads.states import Answer, Event, State, answer
+from agent_sandbox.uploads.states import State
 from agent_sandbox.uploads.store import NewSession, UploadStore
 
 _log = logging.getLogger(__name__)
 
-_ID = re.compile(r"[0-9a-f]{32}")
 DRAIN_S = 5.0
 """Longest wait for what is under way when a server ends."""
 
-_TRIES = 3
-"""How often a call looks again when another one changed its row first."""
+PROBE_NAME = "check_transfer/probe"
+"""Display name of a probe; with its slash it can be no name that a caller gave."""
 
 
 class UploadService:
@@ -108,6 +99,22 @@ class UploadService:
             wanted = declared(self.config, filename, size_bytes, sha256)
             return await self._open(principal, "upload", wanted)
 
+    async def create_probe(self, principal: Principal) -> tuple[UploadSession, str]:
+        """Open an empty session that shows whether a PUT arrives, under a name of its own.
+
+        Raises:
+            UploadRateError: E7010.
+            UploadQuotaError: E7009.
+        """
+        with self._counted("create"):
+            return await self._open(principal, "upload", DeclaredUpload(PROBE_NAME, 0))
+
+    async def last_probe(self, principal: Principal) -> UploadSession | None:
+        """Return the caller's latest probe, whichever replica opened it."""
+        return await self._core.store.latest(
+            principal.credential_id, principal.workspace, PROBE_NAME
+        )
+
     async def _open(
         self, principal: Principal, kind: Kind, wanted: DeclaredUpload
     ) -> tuple[UploadSession, str]:
@@ -157,61 +164,18 @@ class UploadService:
             DownloadUsedError: E7026 (409), the one GET is used.
             UploadGoneError: E7003 (410), expired or revoked.
         """
-        if not secret:
-            raise UploadSecretMissingError
-        session = await self._read(upload_id)
-        # An unknown id costs the same work as a wrong secret.
-        stored = session.secret_hmac if session else b"\0" * 32
-        own = session.endpoint if session else endpoint
-        proof = secrets.secret_hmac(self.config.server_key, upload_id, endpoint, secret)
-        if not secrets.matches(stored, proof) or session is None:
-            raise UploadNotFoundError
-        if own != endpoint or session.kind != kind:
-            raise UploadNotFoundError
+        return await admission.authorise(
+            self._core, upload_id, endpoint, secret, kind, self._check_credential
+        )
+
+    async def _check_credential(self, session: UploadSession) -> None:
         if self._admits is not None and not self._admits(session.credential_id):
             await self.revoke_principal(session.credential_id)
             raise UploadRevokedError
-        self._admit(session)
-        return session
-
-    async def _read(self, upload_id: str) -> UploadSession | None:
-        # What cannot be an id never reaches a database, which may refuse its very characters.
-        if not isinstance(upload_id, str) or not _ID.fullmatch(upload_id):
-            return None
-        return await self._core.store.read(upload_id)
-
-    def _admit(self, session: UploadSession) -> None:
-        if session.kind == "download":
-            if session.state in (State.PLACING, State.PLACED):
-                raise DownloadUsedError
-            if session.state is not State.STORED:
-                raise_ended(session)
-        elif session.state in (State.EXPIRED, State.REVOKED):
-            raise_ended(session)
-        elif answer(session.state, Event.PUT) is not Answer.CLAIM:
-            raise UploadConflictError(str(session.state))
 
     async def claim(self, session: UploadSession) -> Attempt:
         """Take the one attempt: the compare-and-set. Raises like `authorise` if it lost."""
-        token = secrets.new_id()
-        limit_s = self.config.body_limit_s(session.size_bytes)
-        key = f"{object_prefix(session.workspace)}/{secrets.new_id()}"
-        core = self._core
-        try:
-            claimed = await core.store.claim_put(
-                session.upload_id, attempt=token, object_key=key, body_ms=round(limit_s * 1_000)
-            )
-        except UploadOutcomeUnknownError:
-            # The commit's answer was lost: the token in the row says whose attempt it is.
-            try:
-                claimed = await core.reread(session.upload_id)
-            except UploadBusyError:  # which would say that the attempt is not used
-                raise UploadOutcomeUnknownError(str(State.PENDING)) from None
-        if claimed is None or claimed.attempt != token:
-            self._admit(claimed or await core.reread(session.upload_id))
-            raise UploadOutcomeUnknownError(str(State.PENDING))
-        core.tell(claimed, "claim")
-        return Attempt(claimed, token, limit_s)
+        return await admission.claim(self._core, session)
 
     async def receive(self, attempt: Attempt, chunks: AsyncIterable[bytes]) -> StoredUpload:
         """Stream the body to the blob, verify it, publish it, commit it.
@@ -243,21 +207,7 @@ class UploadService:
             UploadRevokedError: E7005.
             UploadOutcomeUnknownError: E7011, it could not be written down.
         """
-        try:
-            found = await self._core.reread(session.upload_id)
-        except UploadBusyError:  # which would say that the attempt is not used
-            raise UploadOutcomeUnknownError(str(session.state)) from None
-        match found.state:
-            case State.PENDING:
-                raise UploadBusyError
-            case State.FAILED:
-                raise UploadInterruptedError
-            case State.STORED | State.PLACING | State.PLACED:
-                return stored_upload(found)
-            case State.RECEIVING:
-                raise UploadOutcomeUnknownError(str(found.state))
-            case _:
-                raise_ended(found)
+        return await admission.outcome(self._core, session)
 
     async def get(self, principal: Principal, upload_id: str, wait_s: float = 0.0) -> UploadSession:
         """Return the caller's session; with `wait_s`, once it leaves pending and receiving.
@@ -273,7 +223,7 @@ class UploadService:
         return session
 
     async def _owned(self, principal: Principal, upload_id: str) -> UploadSession:
-        session = await self._read(upload_id)
+        session = await admission.read(self._core, upload_id)
         if session is None or (session.credential_id, session.workspace) != (
             principal.credential_id,
             principal.workspace,
@@ -315,33 +265,10 @@ class UploadService:
 
         Raises:
             UploadNotFoundError: E7002, unknown or foreign.
-            UploadPlacingError: E7008, it is being used.
+            UploadPlacingError: E7008, its use has begun, also where an attempt has failed.
             UploadOutcomeUnknownError: E7011, its outcome cannot be told yet.
         """
-        core = self._core
-        session = await self._owned(principal, upload_id)
-        for _ in range(_TRIES):
-            match answer(session.state, Event.REVOKE):
-                case Answer.NO_OP:
-                    return session
-                case Answer.CONFLICT:
-                    raise UploadPlacingError
-                case Answer.RECONCILE:
-                    session = await core.reconcile(session)
-                    if session.state is State.UNKNOWN:
-                        raise_ended(session)
-                    continue
-            revoked = await core.store.revoke(upload_id)
-            if revoked is not None:
-                await self._revoked(revoked)
-                return revoked
-            session = await core.reread(upload_id)
-        raise UploadOutcomeUnknownError(str(session.state))
-
-    async def _revoked(self, session: UploadSession) -> None:
-        self._core.tell(session, "revoke")
-        if session.state is State.REVOKED:
-            await self._core.drop_blob(session)
+        return await revoking.revoke(self._core, await self._owned(principal, upload_id))
 
     async def revoke_principal(self, credential_id: str, workspace: str | None = None) -> int:
         """Kill the unused secrets of a removed credential or scope; return how many.
@@ -350,10 +277,7 @@ class UploadService:
             credential_id: Of the credential connection that was removed.
             workspace: Only there, where its right to one workspace was removed.
         """
-        revoked = await self._core.store.revoke_credential(credential_id, workspace)
-        for session in revoked:
-            await self._revoked(session)
-        return len(revoked)
+        return await revoking.revoke_credential(self._core, credential_id, workspace)
 
     async def stage_download(
         self, principal: Principal, filename: str, chunks: AsyncIterable[bytes], max_bytes: int
@@ -378,7 +302,7 @@ class UploadService:
         """
         claimed = await claim_download(self._core, session)
         if claimed is None:
-            self._admit(await self._core.reread(session.upload_id))
+            admission.admit(await self._core.reread(session.upload_id))
             raise UploadNotReadyError(str(session.state))
         return claimed
 

@@ -82,6 +82,10 @@ async def test_create_put_and_place_may_each_meet_another_replica(
     async with connected(first, ERAS[1]) as here, connected(second, ERAS[1]) as there:
         made = await fields(here, "create_sandbox")
         where = {"sandbox_id": made["sandbox_id"]}
+        probed = await fields(there, "check_transfer")
+        line = command(probed["instructions"])
+        await asyncio.to_thread(shell, line, tmp_path, probed["probe"]["headers"]["Authorization"])
+        assert (await fields(here, "check_transfer"))["put"] == "arrived"
         # nginx prefers the first replica: a session of the second one proves the rest.
         given = await fields(there, "create_upload_url", filename="a", size_bytes=len(data))
         assert (await send(given))["state"] == "stored"

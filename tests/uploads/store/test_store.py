@@ -29,6 +29,28 @@ async def test_an_unknown_id_reads_as_nothing_and_changes_nothing(database: Data
     assert await store.revoke("nope") is None
 
 
+async def test_the_latest_session_of_a_name_is_that_of_the_credential_there(
+    database: Database,
+) -> None:
+    store = database.store
+    mine = {"filename": "x/y", "credential_id": "a", "workspace": "w"}
+    for other in (
+        {**mine, "filename": "y"},
+        {**mine, "credential_id": "b"},
+        {**mine, "workspace": "v"},
+    ):
+        await store.create(new(**other))
+        assert await store.latest("a", "w", "x/y") is None
+    await store.create(new(**mine))
+    await database.advance(1)
+    newest = await store.create(new(**mine))
+    assert await store.latest("a", "w", "x/y") == newest
+    await database.advance(10 * MINUTE)
+    found = await store.latest("a", "w", "x/y")
+    assert found is not None
+    assert (found.upload_id, found.state) == (newest.upload_id, State.EXPIRED)
+
+
 async def test_the_secret_lives_to_the_last_millisecond_and_not_longer(database: Database) -> None:
     one = await database.store.create(new())
     two = await database.store.create(new())

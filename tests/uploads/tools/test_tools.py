@@ -18,14 +18,13 @@ from agent_sandbox.errors import ConfigError, UploadOutcomeUnknownError
 from agent_sandbox.uploads.blobs.local import LocalBlobs
 from agent_sandbox.uploads.fetch import FetchPolicy
 from agent_sandbox.uploads.models import PlaceTarget, Principal, StoredUpload
-from agent_sandbox.uploads.service import UploadService
+from agent_sandbox.uploads.service import PROBE_NAME, UploadService
 from agent_sandbox.uploads.store.sqlite import SqliteStore
 from agent_sandbox.uploads.tools import (
     Backend,
     Context,
     UploadTool,
     backend_tools,
-    check,
     upload_tools,
 )
 
@@ -268,15 +267,25 @@ async def test_a_probe_tells_whether_a_put_arrives(made: Made) -> None:
     assert "No probe could be opened" in full["instructions"]
 
 
-async def test_probes_of_many_callers_are_forgotten_in_their_order(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check, "MOST_PROBES", 2)
-    callers = [Principal(f"caller-{number}", f"space-{number}") for number in range(3)]
-    turns = iter([*callers, callers[2], callers[0]])
-    tools = upload_tools(made.service, principal=lambda _context: next(turns))
-    told = [(await call(tools, "check_transfer"))["put"] for _ in range(5)]
-    assert told == ["not_tried"] * 3 + ["not_arrived", "not_tried"]
+async def test_a_probe_is_known_to_every_replica_and_only_to_its_caller(made: Made) -> None:
+    here, there = (upload_tools(made.service, principal=ME) for _ in range(2))
+    other = upload_tools(made.service, principal=FOREIGN)
+    first = await call(here, "check_transfer")
+    assert (await call(other, "check_transfer"))["put"] == "not_tried"
+    await made.put(first["probe"], b"")
+    assert (await call(there, "check_transfer"))["put"] == "arrived"
+    assert (await call(here, "check_transfer"))["put"] == "not_tried"  # told already
+
+
+async def test_a_file_of_the_callers_is_no_probe(made: Made) -> None:
+    tools = upload_tools(made.service, principal=ME)
+    await call(tools, "check_transfer")
+    given = await call(tools, "create_upload_url", filename="probe.csv", size_bytes=0)
+    assert (await call(tools, "check_transfer"))["put"] == "not_arrived"
+    looked = await call(tools, "get_upload", upload_id=given["upload_id"])
+    assert looked["state"] == "pending"
+    named = await call(tools, "create_upload_url", filename=PROBE_NAME, size_bytes=0)
+    assert named["error_category"] == "invalid_input"
 
 
 class Folder:
@@ -330,6 +339,12 @@ async def test_a_download_is_declared_and_staged_whatever_its_name(made: Made) -
     assert (given["size_bytes"], given["sha256"]) == (10, sha256(b"0123456789"))
     assert given["method"] == "GET"
     assert given["headers"]["Authorization"] not in given["url"] + given["instructions"]
+    # It is no upload: what would be said of its size and next step means another thing.
+    tools = tools_of(made, folder)
+    looked = await call(tools, "get_upload", upload_id=given["download_id"])
+    assert looked["error_category"] == "not_found"
+    ended = await call(tools, "revoke_upload", upload_id=given["download_id"])
+    assert ended["state"] == "revoked"
 
 
 @pytest.mark.parametrize("path", ["", "a", "/../a", "/a\x00", "/a/"])

@@ -63,6 +63,12 @@ class UploadStore(Protocol):
         """Return the row, with the state in force now."""
         ...
 
+    async def latest(
+        self, credential_id: str, workspace: str, filename: str
+    ) -> UploadSession | None:
+        """Return the newest session of a credential with this display name."""
+        ...
+
     async def claim_put(
         self, upload_id: str, *, attempt: str, object_key: str, body_ms: int
     ) -> UploadSession | None:

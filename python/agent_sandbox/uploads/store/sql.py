@@ -82,6 +82,19 @@ class SqlStore(abc.ABC):
         rows = await self._run(statements.READ, {"upload_id": upload_id}, write=False)
         return session_from(rows[0]) if rows else None
 
+    async def latest(
+        self, credential_id: str, workspace: str, filename: str
+    ) -> UploadSession | None:
+        """Return the newest session of a credential with this display name."""
+        found = await self._many(
+            statements.LATEST,
+            write=False,
+            credential_id=credential_id,
+            workspace=workspace,
+            filename=filename,
+        )
+        return found[0] if found else None
+
     async def claim_put(
         self, upload_id: str, *, attempt: str, object_key: str, body_ms: int
     ) -> UploadSession | None:

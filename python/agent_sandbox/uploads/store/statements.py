@@ -61,6 +61,11 @@ PENDING_COUNT: Final = f"SELECT {_PENDING} AS n"
 
 READ: Final = f"SELECT {_COLUMNS} FROM upload_sessions WHERE upload_id = :upload_id"  # noqa: S608
 
+LATEST: Final = f"""
+SELECT {_COLUMNS} FROM upload_sessions
+WHERE credential_id = :credential_id AND workspace = :workspace AND filename = :filename
+ORDER BY created_unix_ms DESC LIMIT 1"""  # noqa: S608
+
 CLAIM_PUT: Final = f"""
 UPDATE upload_sessions SET state = 'receiving', attempt = :attempt, object_key = :object_key,
  receive_by_unix_ms = uploads_now_ms() + :body_ms

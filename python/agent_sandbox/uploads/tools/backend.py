@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from mcp.server import mcpserver
@@ -93,8 +93,6 @@ class Backend:
     fetch_policy: Callable[[UploadsConfig], FetchPolicy] = default_policy
     use_tool: str = "place_upload"
     use_description: str | None = None
-    probes: dict[Principal, str] = field(default_factory=dict, repr=False)
-    """The last probe of `check_transfer` for each principal; never its secret."""
 
     def named(self, text: str) -> str:
         """Return guidance with the name that the using tool has here."""

@@ -21,8 +21,6 @@ from agent_sandbox.uploads.tools.backend import Backend, Call
 from agent_sandbox.uploads.tools.schemas import Fields, when
 from agent_sandbox.uploads.tools.tool import UploadTool, make_tool
 
-PROBE_NAME = "probe"
-MOST_PROBES = 10_000
 _SETTLE_S = 5.0
 
 _ARRIVED = frozenset({State.STORED, State.PLACING, State.PLACED})
@@ -43,11 +41,10 @@ async def check_transfer(call: Call, _arguments: NoArguments) -> Fields:
         fields["instructions"] = call.backend.named(guidance.PUT_WORKS)
         return fields
     try:
-        session, secret = await call.service.create(call.principal, _probe_name(call), 0)
+        session, secret = await call.service.create_probe(call.principal)
     except (UploadQuotaError, UploadRateError):
         fields["instructions"] = call.backend.named(guidance.NO_PROBE)
         return fields
-    _remember(call, session.upload_id)
     url = config.url("upload", session.upload_id)
     fields["probe"] = {
         "upload_id": session.upload_id,
@@ -62,31 +59,18 @@ async def check_transfer(call: Call, _arguments: NoArguments) -> Fields:
     return fields
 
 
-def _probe_name(call: Call) -> str:
-    extensions = call.service.config.allowed_extensions
-    return PROBE_NAME + (min(extensions) if extensions else "")
-
-
-def _remember(call: Call, upload_id: str) -> None:
-    probes = call.backend.probes
-    while len(probes) >= MOST_PROBES:
-        del probes[next(iter(probes))]
-    probes[call.principal] = upload_id
-
-
 async def _last_probe(call: Call) -> str:
     """Say what became of the probe, and end it: it would count against the quota."""
-    upload_id = call.backend.probes.pop(call.principal, None)
-    if upload_id is None:
+    session = await call.service.last_probe(call.principal)
+    if session is None or session.state is State.REVOKED:  # never one, or told already
         return "not_tried"
     try:
-        session = await call.service.get(call.principal, upload_id)
         if session.state is State.RECEIVING:
-            session = await call.service.get(call.principal, upload_id, _SETTLE_S)
+            session = await call.service.get(call.principal, session.upload_id, _SETTLE_S)
+        with contextlib.suppress(UploadError):  # it expires by itself
+            await call.service.revoke(call.principal, session.upload_id)
     except UploadNotFoundError:  # swept
         return "not_arrived"
-    with contextlib.suppress(UploadError):  # it expires by itself
-        await call.service.revoke(call.principal, upload_id)
     if session.state in _ARRIVED:
         return "arrived"
     return "failed" if session.state is State.FAILED else "not_arrived"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agent_sandbox.errors import BY_CODE
+from agent_sandbox.errors import BY_CODE, UploadNotFoundError
 from agent_sandbox.toolkit import schemas as shared
 from agent_sandbox.toolkit.arguments import Arguments
 from agent_sandbox.uploads import guidance
@@ -52,6 +52,8 @@ async def create_upload_url(call: Call, arguments: CreateArguments) -> Fields:
 async def get_upload(call: Call, arguments: GetArguments) -> Fields:
     """Say where a session stands; with a wait, once it has left pending and receiving."""
     session = await call.service.get(call.principal, arguments.upload_id, arguments.wait_seconds)
+    if session.kind != "upload":  # what its size, times and next step mean is another thing
+        raise UploadNotFoundError
     return _about(call, session)
 
 

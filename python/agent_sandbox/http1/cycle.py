@@ -108,6 +108,30 @@ class Cycle:
         self._arrived.set()
         return rest
 
+    @property
+    def still_to_come(self) -> int:
+        """How much of a body with a `Content-Length` the connection has not fed yet."""
+        return 0 if self._broken else self._left
+
+    def take(self, buffer: memoryview) -> int:
+        """Move what waits for the application into `buffer` and return the count; see `fill`."""
+        self._invite()
+        count = 0
+        while self._queue and count < len(buffer):
+            piece = self._queue.popleft()
+            fits = len(buffer) - count
+            buffer[count : count + len(piece)] = piece[:fits]
+            if len(piece) > fits:
+                self._queue.appendleft(piece[fits:])
+            taken = min(len(piece), fits)
+            self._queued -= taken
+            count += taken
+        return count
+
+    def took(self, count: int) -> None:
+        """Count body bytes that went past `feed`."""
+        self._left -= count
+
     def disconnect_after_body(self) -> None:
         """The peer sends nothing more; it may still read."""
         self._broken = True
@@ -148,11 +172,7 @@ class Cycle:
 
     async def receive(self) -> dict[str, Any]:
         """ASGI receive: body messages, then `http.disconnect` once the answer or peer is gone."""
-        if self._wants_continue and not self._started and not self._gone:
-            # Not needed once the client has started to send on its own (RFC 9110 10.1.1).
-            if not self._queue and not self._body_read:
-                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self._wants_continue = False
+        self._invite()
         while True:
             if self._complete or self._gone:
                 return {"type": "http.disconnect"}
@@ -171,6 +191,13 @@ class Cycle:
                 return {"type": "http.disconnect"}
             self._arrived.clear()
             await self._arrived.wait()
+
+    def _invite(self) -> None:
+        if self._wants_continue and not self._started and not self._gone:
+            # Not needed once the client has started to send on its own (RFC 9110 10.1.1).
+            if not self._queue and not self._body_read:
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._wants_continue = False
 
     async def send(self, message: dict[str, Any]) -> None:
         """ASGI send. Waits while the peer does not read."""

@@ -25,6 +25,7 @@ from agent_sandbox.errors import (
     UploadBusyError,
 )
 from agent_sandbox.http1.cycle import Cycle
+from agent_sandbox.http1.fill import FILL, Filler
 from agent_sandbox.http1.head import MAX_TARGET_BYTES, Head, HeadError, find_end, parse
 
 HEADER_DEADLINE_S = 10.0
@@ -177,6 +178,8 @@ class StrictHTTPProtocol(asyncio.Protocol):
             self._done,
             partial(self._answer, 500),
         )
+        if head.framing.content_length:
+            cycle.scope["extensions"][FILL] = {"filler": Filler(self, self.transport, cycle)}
         app = cast(Any, self.config.loaded_app)
         limit = self.config.limit_concurrency
         if limit is not None and len(self.server_state.tasks) >= limit:

@@ -26,6 +26,7 @@ from agent_sandbox.errors import (
 from agent_sandbox.uploads.audit import Audit
 from agent_sandbox.uploads.blobs import BlobReader, BlobStore
 from agent_sandbox.uploads.models import StoredUpload, UploadsConfig, UploadSession
+from agent_sandbox.uploads.slabs import Slabs
 from agent_sandbox.uploads.states import State
 from agent_sandbox.uploads.store import UploadStore
 
@@ -93,6 +94,7 @@ class Core:
     signals: Signals = field(default_factory=Signals)
     receiving: Active = field(default_factory=Active)
     under_way: Active = field(default_factory=Active)
+    slabs: Slabs = field(default_factory=Slabs)
 
     def tell(self, session: UploadSession, action: str, code: str | None = None) -> None:
         """Record a change and wake who waits for it."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterable
 
 import anyio
-from anyio.to_thread import run_sync
 
-from agent_sandbox.bytestream import Sha256
 from agent_sandbox.errors import (
     AgentSandboxError,
     UploadBodyError,
@@ -19,26 +16,16 @@ from agent_sandbox.errors import (
     UploadFailedError,
     UploadOutcomeUnknownError,
     UploadRevokedError,
-    UploadSizeError,
     UploadStorageError,
 )
 from agent_sandbox.uploads.blobs import BlobWriter
 from agent_sandbox.uploads.core import Core, raise_ended, stored_upload
 from agent_sandbox.uploads.endings import to_its_end
 from agent_sandbox.uploads.models import Attempt, StoredUpload, UploadSession
+from agent_sandbox.uploads.pumping import pump
 from agent_sandbox.uploads.states import State
 
 _log = logging.getLogger(__name__)
-
-GATHERED_BYTES = 24 << 20
-"""What all bodies together may have gathered: few get large batches, many get small ones."""
-
-_BATCH_BYTES = (64 << 10, 1 << 20)
-"""Smallest and largest batch of one body."""
-
-_APART_BYTES = 512 << 10
-"""From this size on a batch is hashed in one thread and written in another. Smaller ones come
-where many bodies share the cores, and there a second trip to a thread only costs."""
 
 _SETTLE_TRIES = 3
 
@@ -52,7 +39,7 @@ async def receive(
     try:
         writer = await core.blobs.begin(key, attempt.session.size_bytes)
         with anyio.move_on_after(attempt.deadline_s) as deadline:
-            count, sha256 = await _pump(core, attempt.session, writer, chunks, hashed)
+            count, sha256 = await pump(core, attempt.session, writer, chunks, hashed=hashed)
         if deadline.cancelled_caught:
             raise UploadBodyTimeoutError
         _check(attempt.session, count, sha256)
@@ -77,74 +64,6 @@ def _check(session: UploadSession, count: int, sha256: str) -> None:
         raise UploadBodyError
     if session.sha256 is not None and sha256 != session.sha256:
         raise UploadBodyError
-
-
-async def _pump(
-    core: Core,
-    session: UploadSession,
-    writer: BlobWriter,
-    chunks: AsyncIterable[bytes],
-    hashed: bool,
-) -> tuple[int, str]:
-    """Count, hash and write; while one batch is on its way the next is gathered."""
-    digest = Sha256()
-    count = gathered = 0
-    batch: list[bytes] = []
-    under_way: asyncio.Task[None] | None = None
-
-    def hashing(parts: list[bytes]) -> None:
-        for part in parts:
-            digest.update(part)
-
-    async def store(parts: list[bytes], size: int) -> None:
-        if not hashed:
-            await writer.write(parts)
-        elif size < _APART_BYTES:
-            await writer.write(parts, lambda: hashing(parts))
-        else:
-            apart = asyncio.create_task(run_sync(hashing, parts))
-            try:
-                await writer.write(parts)
-            finally:
-                await asyncio.wait([apart])
-            apart.result()
-
-    async def stored() -> None:
-        if under_way is not None:
-            await asyncio.wait([under_way])  # unlike await, cancels nothing
-            under_way.result()
-
-    try:
-        with core.receiving.entered() as active:
-            async for chunk in chunks:
-                count += len(chunk)
-                if count > session.size_bytes:
-                    if session.kind == "download":
-                        raise UploadSizeError(session.size_bytes)
-                    raise UploadBodyError
-                batch.append(bytes(chunk))
-                gathered += len(chunk)
-                least, most = _BATCH_BYTES
-                if gathered >= min(most, max(least, GATHERED_BYTES // (2 * active.count))):
-                    await stored()
-                    under_way = asyncio.create_task(store(batch, gathered))
-                    batch, gathered = [], 0
-            await stored()
-            if batch:
-                under_way = asyncio.create_task(store(batch, gathered))
-                await stored()
-    finally:
-        core.audit.moved("in", count)
-        if under_way is not None:
-            # A thread cannot be stopped; the file must not be dropped under its hands.
-            await to_its_end(_settled(under_way))
-    return count, digest.hexdigest()
-
-
-async def _settled(task: asyncio.Task[None]) -> None:
-    await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()  # looked at: the first error is the one that is raised
 
 
 async def _fail(

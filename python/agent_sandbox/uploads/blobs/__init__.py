@@ -9,10 +9,14 @@ READ_BYTES = 262_144
 """Largest chunk that a reader hands out."""
 
 
+Parts = Sequence[bytes | memoryview]
+"""Chunks, or one slab: a page-aligned view that is given back when the call returns."""
+
+
 class BlobWriter(Protocol):
     """One object on its way. Exactly one of `commit` and `abort` ends it."""
 
-    async def write(self, parts: Sequence[bytes], also: Callable[[], None] | None = None) -> None:
+    async def write(self, parts: Parts, also: Callable[[], None] | None = None) -> None:
         """Append some chunks. Not to be cancelled: a thread may work on the object meanwhile.
 
         Args:

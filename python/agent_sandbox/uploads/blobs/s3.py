@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from obstore.exceptions import UnauthenticatedError as S3UnauthenticatedError
 from obstore.store import S3Store
 
 from agent_sandbox.errors import UploadOutcomeUnknownError, UploadStorageError
-from agent_sandbox.uploads.blobs import READ_BYTES
+from agent_sandbox.uploads.blobs import READ_BYTES, Parts
 from agent_sandbox.uploads.secrets import KeepsSecrets
 
 _log = logging.getLogger(__name__)
@@ -45,11 +45,11 @@ class SmallWriter:
         self._key = key
         self._chunks: list[bytes] = []
 
-    async def write(self, parts: Sequence[bytes], also: Callable[[], None] | None = None) -> None:
+    async def write(self, parts: Parts, also: Callable[[], None] | None = None) -> None:
         """Append some chunks."""
         if also is not None:
             await run_sync(also)
-        self._chunks.extend(parts)
+        self._chunks.extend(map(bytes, parts))
 
     async def commit(self) -> None:
         """Put the object, unless there is one of this key."""
@@ -90,7 +90,7 @@ class PartsWriter:
         self._pending = bytearray()
         self._aborted = False
 
-    async def write(self, parts: Sequence[bytes], also: Callable[[], None] | None = None) -> None:
+    async def write(self, parts: Parts, also: Callable[[], None] | None = None) -> None:
         """Append some chunks; waits while a part is under way."""
         if also is not None:
             await run_sync(also)

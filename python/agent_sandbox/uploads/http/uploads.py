@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import aclosing
 from dataclasses import dataclass
 
 from starlette.types import Message, Receive, Scope, Send
@@ -19,7 +18,7 @@ from agent_sandbox.errors import (
 from agent_sandbox.http1.head import Framing, Headers
 from agent_sandbox.uploads.endings import to_its_end
 from agent_sandbox.uploads.http.answers import answer, answer_json, refuse
-from agent_sandbox.uploads.http.body import body_chunks
+from agent_sandbox.uploads.http.body import Body
 from agent_sandbox.uploads.http.checks import body_fits, framing_of, secret_of
 from agent_sandbox.uploads.http.origins import allow_origin, preflight
 from agent_sandbox.uploads.http.page import CONTENT_SECURITY_POLICY, PAGE
@@ -122,15 +121,15 @@ class UploadEndpoint:
             refusal = self._refuse(scope, receive, send, UploadBodyTimeoutError(), progress)
             progress.refusal = asyncio.create_task(refusal)
 
-        body = body_chunks(
+        body = Body(
+            scope,
             receive,
             session.size_bytes,
             idle_s=self._config.idle_deadline_s,
             end=progress.started + attempt.deadline_s,
             late=late,
         )
-        async with aclosing(body):
-            return await self._service.receive(attempt, body)
+        return await self._service.receive(attempt, body)
 
     async def _refuse(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import mmap
 import os
 import stat
 import threading
@@ -55,6 +56,38 @@ async def test_more_chunks_than_one_call_takes_are_written_in_order(tmp_path: Pa
     await writer.write(parts)
     await writer.commit()
     assert (tmp_path / KEY).read_bytes() == b"".join(parts)
+
+
+def slab(size: int, *, at: int = 0) -> memoryview:
+    """Return bytes that can be told apart, `at` bytes behind a page's begin."""
+    memory = memoryview(mmap.mmap(-1, at + size))[at:]
+    memory[:] = os.urandom(size)
+    return memory
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("rest", [0, 1, 4_095, 4_097])
+async def test_slabs_are_written_past_the_page_cache_or_else_the_usual_way(
+    tmp_path: Path, at: int, rest: int
+) -> None:
+    first, last = slab(1 << 20, at=at), slab(8_192 + rest, at=at)  # those at 1 are refused
+    writer = await LocalBlobs(tmp_path).begin(KEY, 1)
+    for parts in ([first], [b"between", b"two"], [first], [last]):
+        await writer.write(parts)
+    await writer.commit()
+    assert (tmp_path / KEY).read_bytes() == b"".join([first, b"betweentwo", first, last])
+
+
+async def test_a_short_write_past_the_page_cache_is_invisible(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "writev", lambda fd, parts: real(fd, parts[0][:5_000]))
+    data = slab(20_480)
+    writer = await LocalBlobs(tmp_path).begin(KEY, len(data))
+    await writer.write([data])
+    await writer.commit()
+    assert (tmp_path / KEY).read_bytes() == data
 
 
 async def test_a_file_is_synced_before_it_has_its_name_and_its_directory_after(
@@ -114,6 +147,25 @@ FAULTS = [
     ("link", errno.ENOSPC, UploadStorageFullError),
     ("link", errno.EIO, UploadStorageError),
 ]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL])
+async def test_a_fault_past_the_page_cache_is_told_and_not_tried_again_for_ever(
+    tmp_path: Path, monkeypatch: Any, number: int
+) -> None:
+    calls: list[object] = []
+
+    def fails(*arguments: object) -> None:
+        calls.append(arguments)
+        raise OSError(number, "a path that must not be shown")
+
+    writer = await LocalBlobs(tmp_path).begin(KEY, 1)
+    monkeypatch.setattr(os, "writev", fails)
+    with pytest.raises(UploadStorageError):
+        await writer.write([slab(4_096)])
+    await writer.abort()
+    assert len(calls) == (2 if number == errno.EINVAL else 1)
+    assert files(tmp_path) == set()
 
 
 @pytest.mark.parametrize(("call", "number", "error"), FAULTS)

@@ -73,13 +73,14 @@ def test_a_second_request_that_began_before_the_first_answer_has_one_too(
         assert client.answer().status == 408
 
 
+@pytest.mark.parametrize("size", [10, 20_000_000])  # of a large one the server fills slabs
 def test_a_stalled_body_is_cut_after_the_idle_time(
-    make_server: Callable[..., UploadServer],
+    make_server: Callable[..., UploadServer], size: int
 ) -> None:
     short = make_server(idle_deadline_s=IDLE_S)  # and a minute for the whole
-    ticket = short.create(10)
+    ticket = short.create(size)
     with RawClient(short.port) as client:
-        client.send(ticket.put(b"hello", length=10))
+        client.send(ticket.put(b"hello", length=size))
         answer = client.answer()
         assert (answer.status, answer.json["code"]) == (408, "E7016")
         assert answer.json["state"] == "failed"
@@ -87,14 +88,15 @@ def test_a_stalled_body_is_cut_after_the_idle_time(
     assert short.settled(ticket) == "failed"
 
 
+@pytest.mark.parametrize("size", [1_000, 20_000_000])
 @pytest.mark.parametrize("parser", PARSERS)
 def test_a_dripping_body_is_cut_at_the_total_under_every_parser(
-    make_server: Callable[..., UploadServer], parser: str
+    make_server: Callable[..., UploadServer], parser: str, size: int
 ) -> None:
     server = make_server(parser, idle_deadline_s=IDLE_S, body_deadline_s=BODY_S)
-    ticket = server.create(1_000)
+    ticket = server.create(size)
     with RawClient(server.port) as client:
-        client.send(ticket.put(b"", length=1_000))
+        client.send(ticket.put(b"", length=size))
         with dripping(client, b"x" * 1_000, 0.05):
             assert client.answer().status == 408
             assert BODY_S <= time.monotonic() - client.opened < BODY_S + SLACK_S

@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.types import Receive, Scope, Send
 from tests.support.raw_http import RawClient, request
-
-from agent_sandbox.uploads.http import StrictHTTPProtocol
+from tests.support.strict_http import serving
 
 Start = Callable[[Any], int]
-
-
-@contextmanager
-def serving(app: Any, **settings: Any) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as port:
-        config = uvicorn.Config(
-            app, http=StrictHTTPProtocol, lifespan="off", log_config=None, **settings
-        )
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve([port])))
-        thread.start()
-        try:
-            yield port.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join(20)
-            assert not thread.is_alive()
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def refused(answer: Answer, status: int, code: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("body", [b"", b"hello", b"\0\xff" * 700_001])
+@pytest.mark.parametrize("body", [b"", b"hello", b"\0\xff" * 700_001, b"\0\xffg" * 7_000_001])
 def test_a_put_of_the_declared_bytes_is_stored(any_server: UploadServer, body: bytes) -> None:
     ticket = any_server.create(len(body), hashlib.sha256(body).hexdigest())
     answer = any_server.send(ticket.put(body))

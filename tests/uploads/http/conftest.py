@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
+from tests.support.upload_page import Open, chromium, pages
 from tests.support.upload_server import PARSERS, UploadServer, running
 
 ROOMY: dict[str, Any] = {
@@ -44,3 +46,15 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., UploadServer]]:
             return stack.enter_context(running(tmp_path, parser, **{**ROOMY, **settings}))
 
         yield make
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def open_page(browser: Browser, server: UploadServer) -> Iterator[Open]:
+    with pages(browser, server) as open_:
+        yield open_

@@ -19,6 +19,9 @@
     if (shown.answer) shown.answer();
   }
 
+  // What turns the direction of text around would show another ending than the name has.
+  const plain = (name) => name.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+
   function nameFile() {
     const line = $("file-name");
     line.replaceChildren();
@@ -27,8 +30,13 @@
       return;
     }
     const name = document.createElement("bdi"); // a name may hold right-to-left marks
-    name.textContent = chosen.name;
+    name.textContent = plain(chosen.name);
     line.append(name, ` (${say().bytes(chosen.size)})`);
+  }
+
+  // A browser says nothing when the same name is chosen again, be it another file by now.
+  function forgetChoice() {
+    $("file").value = "";
   }
 
   function complain(field, key) {
@@ -38,8 +46,8 @@
     $(field).setAttribute("aria-invalid", key ? "true" : "false");
   }
 
-  function choose(files) {
-    if (files.length > 1) {
+  function choose(files, folder = false) {
+    if (files.length > 1 || folder) {
       chosen = null;
       complain("file", "fileMany");
     } else if (files.length === 1) {
@@ -50,7 +58,9 @@
   }
 
   function readCode() {
-    const code = $("code").value.trim().replace(/^authorization:\s*/i, "");
+    // Chats and documents put quotes, a full stop or characters that nobody sees around a code.
+    const code = $("code").value.replace(/[\u200b-\u200f\u2060\ufeff]/g, "")
+      .replace(/^.*authorization\s*:/i, "").replace(/^[^\w-]+|[^\w-]+$/g, "");
     if (!code) complain("code", "codeMissing");
     else if (!/^[\x21-\x7e]+( [\x21-\x7e]+)?$/.test(code) || code.length > 512) complain("code", "codeShape");
     else {
@@ -64,15 +74,16 @@
     for (const id of ["form", "sending", "answer"]) $(id).hidden = id !== part;
   }
 
-  function answer(good, again, text, facts) {
+  function answer(title, again, text, facts) {
     busy = false;
     show("answer");
     $("form").hidden = !again;
     if (!again) $("code").value = "";
-    $("answer").className = good ? "good" : "bad";
+    forgetChoice();
+    $("answer").className = title === "doneTitle" ? "good" : "bad";
     $("facts").hidden = !facts;
     shown.answer = () => {
-      $("answer-title").textContent = good ? say().doneTitle : say().failTitle;
+      $("answer-title").textContent = say()[title];
       $("answer-text").textContent = text();
       if (facts) facts();
     };
@@ -86,20 +97,20 @@
     // The server says that it does not know, or something between us and it has answered.
     const lost = status === 0 || (status >= 500 && !body.code);
     const unknown = !again && (lost || body.code === "E7000" || body.code === "E7011");
-    answer(false, again, () => {
+    answer("failTitle", again, () => {
       const words = say().answers[unknown ? 0 : status] || say().answers.other;
       return unknown || status === 409 ? words : `${words} ${again ? say().retry : say().renew}`;
     });
   }
 
   function arrived(body, file, local) {
-    answer(true, false, () => say().doneText, () => {
-      $("fact-name").textContent = file.name;
+    const check = local === null ? "checkNone" : local === body.sha256 ? "checkGood" : "checkBad";
+    const [title, text] = check === "checkBad" ? ["oddTitle", "oddText"] : ["doneTitle", "doneText"];
+    answer(title, false, () => say()[text], () => {
+      $("fact-name").textContent = plain(file.name);
       $("fact-size").textContent = say().bytes(body.size_bytes);
       $("fact-digest").textContent = body.sha256;
-      const check = local === null ? "checkNone" : local === body.sha256 ? "checkGood" : "checkBad";
       $("fact-check").textContent = say()[check];
-      if (check === "checkBad") $("answer").className = "bad";
     });
   }
 
@@ -114,8 +125,24 @@
     }
   }
 
-  function send(code, file) {
+  // A folder, and a file that was moved or changed since it was chosen, would use the code up.
+  async function sendIfReadable(code, file) {
     busy = true;
+    try {
+      await file.slice(0, 1).arrayBuffer();
+    } catch {
+      busy = false;
+      chosen = null;
+      forgetChoice();
+      nameFile();
+      complain("file", "fileUnreadable");
+      $("file").focus();
+      return;
+    }
+    send(code, file);
+  }
+
+  function send(code, file) {
     const local = digestOf(file).catch(() => null);
     const request = new XMLHttpRequest(); // fetch() reports no upload progress
     request.open("PUT", location.pathname);
@@ -131,7 +158,7 @@
     request.onerror = request.onabort = request.ontimeout = () => refused(0, {});
     $("live").dataset.step = "";
     show("sending");
-    $("sending-name").textContent = file.name;
+    $("sending-name").textContent = plain(file.name);
     $("sending-title").focus();
     progress(0, file.size || 1);
     request.send(file);
@@ -139,12 +166,14 @@
 
   $("form").addEventListener("submit", (event) => {
     event.preventDefault();
+    if (busy) return;
     const code = readCode();
     if (!chosen) complain("file", "fileMissing");
     if (!code) $("code").focus();
     else if (!chosen) $("file").focus();
-    else send(code, chosen);
+    else sendIfReadable(code, chosen);
   });
+  $("file").addEventListener("click", forgetChoice);
   $("file").addEventListener("change", () => choose($("file").files));
   $("language").addEventListener("click", () => {
     lang = lang === "en" ? "zh" : "en";
@@ -158,7 +187,8 @@
   }
   $("drop").addEventListener("drop", (event) => {
     event.preventDefault();
-    choose(event.dataTransfer.files);
+    const folder = [...event.dataTransfer.items].some((item) => item.webkitGetAsEntry()?.isDirectory);
+    choose(event.dataTransfer.files, folder);
   });
   // A file dropped beside the field must not replace the page.
   for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());

@@ -264,12 +264,25 @@ def test_the_doctor_names_what_is_in_force(shared: Shell) -> None:
     found = {check["check"]: check for check in json.loads(done.stdout)}
     core = "python" if os.environ.get("AGENT_SANDBOX_PURE_PYTHON") else "native"
     assert found["byte core"]["found"] == core
-    assert {"isolation", "seccomp", "limit: memory", "limit: disk", "state directory"} <= set(found)
+    assert {"isolation", "seccomp", "limit: memory", "limit: disk"} <= set(found)
+    assert {"state directory", "uploads directory"} <= set(found)
     assert done.returncode == (0 if all(check["works"] for check in found.values()) else 7)
     for check in found.values():
         assert check["works"] or check["remedy"]
     lines = shared.run("doctor").stdout.decode().splitlines()
     assert [line.split("\t")[0] for line in lines] == list(found)
+
+
+def test_the_doctor_tells_where_uploads_cannot_be_kept(
+    shared: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    elsewhere = {"AGENT_SANDBOX_UPLOADS_DIR": str(tmp_path / "file")}
+    monkeypatch.setattr(Shell, "environment", {**shared.environment, **elsewhere})
+    found = {c["check"]: c for c in json.loads(shared.run("doctor", "--json").stdout)}
+    uploads = found["uploads directory"]
+    assert (uploads["works"], uploads["found"]) == (False, str(tmp_path / "file"))
+    assert "AGENT_SANDBOX_UPLOADS_DIR" in uploads["remedy"]
 
 
 def test_another_service_may_have_the_sandboxes(

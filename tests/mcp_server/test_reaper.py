@@ -69,6 +69,21 @@ async def test_a_failing_destroy_is_tried_again(
         assert client.calls == {"a": 4}
 
 
+@pytest.mark.parametrize("error", [SandboxUnavailableError(), RuntimeError()])
+async def test_of_the_failures_of_one_sandbox_the_first_and_every_tenth_are_logged(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reaper, "FIRST_PAUSE_S", 0.0)
+    client = Destroyer(lambda count: error if count < 21 else True)
+    async with reaping(client) as it:
+        it.doom(["a"])
+        assert await it.drain(WAIT_S) == set()
+    assert len(caplog.records) == 3
+    if isinstance(error, SandboxUnavailableError):
+        tries = [record.getMessage().partition("try ")[2] for record in caplog.records]
+        assert [text.partition(")")[0] for text in tries] == ["1", "10", "20"]
+
+
 async def test_the_pauses_between_tries_grow_and_stay_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

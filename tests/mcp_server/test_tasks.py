@@ -10,18 +10,19 @@ import anyio
 import pytest
 from tests.mcp_server.conftest import Caller, Connect
 from tests.support.express import Service
-from tests.support.mcp_servers import ERAS, connected, http_server
+from tests.support.mcp_servers import ERAS, WAIT_S, connected, http_server
 from tests.support.tasks import NO_SUCH_TASK, elsewhere, entry, fields_of, listed, until
 
 from agent_sandbox.errors import (
     AgentSandboxError,
     SandboxNotFoundError,
+    SandboxTimeoutError,
     SandboxUnavailableError,
     UnsupportedError,
 )
 from agent_sandbox.mcp_server.outputs import OUTPUT_BYTES
 from agent_sandbox.mcp_server.ownership import Use
-from agent_sandbox.mcp_server.principals import ANONYMOUS
+from agent_sandbox.mcp_server.principals import ANONYMOUS, Principal
 from agent_sandbox.mcp_server.tasks import Tasks
 
 
@@ -201,15 +202,20 @@ class Stuck:
     """A registry, a sandbox and its commands in one, whose starts never answer."""
 
     sandbox_id = "x"
+    resolve_timeout_s = WAIT_S
 
     def __init__(self) -> None:
         self.commands = self
+        self.client = self
         self.started = anyio.Event()
         self.tags: list[str] = []
         self.killed: list[str] = []
 
     async def use(self, _use: Use, _id: None, operation: Any, *_more: Any, **_named: Any) -> Any:
         return await operation(self)
+
+    async def list(self) -> list[Any]:
+        return []
 
     async def start(self, _argv: Any, *, tag: str, **_more: Any) -> None:
         self.tags.append(tag)
@@ -236,8 +242,43 @@ async def test_a_cancelled_start_leaves_no_task_behind_that_nobody_knows() -> No
     assert stuck.killed == stuck.tags
 
 
+async def test_a_start_that_hangs_holds_up_its_own_principal_only() -> None:
+    stuck = Stuck()
+    tasks = Tasks(stuck)  # type: ignore[arg-type]  # it does as one
+
+    async def start(name: str) -> None:
+        stuck.started = anyio.Event()
+        group.start_soon(begin, Use(None, Principal(name)))
+        await anyio.wait_all_tasks_blocked()
+
+    async def begin(use: Use) -> None:
+        await tasks.start(use, None, "true", cwd=None, retain_s=60)
+
+    with anyio.fail_after(WAIT_S):
+        async with anyio.create_task_group() as group:
+            for name in ("one", "one", "other"):
+                await start(name)
+            assert len(stuck.tags) == 2, "counting and starting are one step for each principal"
+            group.cancel_scope.cancel()
+    assert tasks._turns == {}, "nothing is kept of a principal that has no call under way"
+
+
+async def test_an_answer_about_tasks_that_does_not_come_is_waited_for_as_long_as_is_set() -> None:
+    stuck = Stuck()
+    stuck.resolve_timeout_s = 0.01
+    stuck.list = anyio.sleep_forever  # type: ignore[assignment,method-assign]  # hangs, too
+    tasks, use = Tasks(stuck), Use(None, ANONYMOUS)  # type: ignore[arg-type]  # it does as one
+    with anyio.fail_after(WAIT_S):
+        with pytest.raises(SandboxTimeoutError):
+            await tasks.visible(use)
+        with pytest.raises(SandboxTimeoutError):
+            await tasks.start(use, None, "true", cwd=None, retain_s=60)
+
+
 class Listing:
     """A registry with three sandboxes; what it answers about the second one is an error."""
+
+    resolve_timeout_s = WAIT_S
 
     def __init__(self, error: AgentSandboxError) -> None:
         self.client = self

@@ -12,8 +12,13 @@ from agent_sandbox.loopback import is_loopback
 BACKLOG = 1_024
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
+def listen(host: str, port: int, *, option: str = "--{}") -> socket.socket:
+    """Return a listening socket; port 0 lets the system choose one.
+
+    Args:
+        host: Name or address of this machine.
+        port: Its port.
+        option: How the options `host` and `port` are written, for the `reason` of an error.
 
     Raises:
         ConfigError: E6000, with a `reason` that names the address and the way out.
@@ -26,7 +31,7 @@ def listen(host: str, port: int) -> socket.socket:
     except (socket.gaierror, UnicodeError):
         raise ConfigError(
             reason=f"The host {host} was not found: give an address of this machine, as in"
-            " --host 127.0.0.1."
+            f" {option.format('host')} 127.0.0.1."
         ) from None
     # With the protocol named, asyncio switches Nagle's algorithm off on what it accepts; without,
     # each request with a body would wait 40 ms for a delayed acknowledgement.
@@ -37,20 +42,24 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigError(reason=_why(error, host, port, place)) from None
+        raise ConfigError(reason=_why(error, host, port, place, option)) from None
     return listener
 
 
-def _why(error: OSError, host: str, port: int, place: str) -> str:
+def _why(error: OSError, host: str, port: int, place: str, option: str) -> str:
+    host_option, port_option = option.format("host"), option.format("port")
     if error.errno == errno.EADDRINUSE:
         return (
-            f"{place} is in use: choose another --port (0 is any free one), or end what"
+            f"{place} is in use: choose another {port_option} (0 is any free one), or end what"
             " listens there."
         )
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine: give one that is, as in --host 127.0.0.1."
+        return (
+            f"{host} is no address of this machine: give one that is, as in {host_option}"
+            " 127.0.0.1."
+        )
     if error.errno == errno.EACCES:
-        return f"Port {port} is for root alone: choose a --port from 1024 on."
+        return f"Port {port} is for root alone: choose a {port_option} from 1024 on."
     return f"{place} cannot be listened on ({errno.errorcode.get(error.errno or 0, 'unknown')})."
 
 

@@ -14,6 +14,8 @@ from functools import partial
 from typing import NoReturn
 
 from agent_sandbox.client.settings import Settings
+from agent_sandbox.errors import ConfigError
+from agent_sandbox.express.address import listen
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.handoff import hand_off
@@ -21,6 +23,7 @@ from agent_sandbox.mcp_server.http import MCP_PATH, serve_http
 from agent_sandbox.mcp_server.logs import (
     PROCESS_LOGGERS,
     LoopErrors,
+    log,
     log_to_stderr,
     redact_libraries,
 )
@@ -28,7 +31,7 @@ from agent_sandbox.mcp_server.ownership import Registry
 from agent_sandbox.mcp_server.reach import warn_if_unreachable
 from agent_sandbox.mcp_server.server import build_server
 from agent_sandbox.mcp_server.signals import stop_signals
-from agent_sandbox.mcp_server.sockets import base_url, listening_socket
+from agent_sandbox.mcp_server.sockets import base_url
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.stdio import Wire, diverted_stdio, serve_stdio
 from agent_sandbox.memory import keep_freed_memory
@@ -53,6 +56,7 @@ def run_stdio(config: McpConfig) -> None:
     settings = config.settings()
     _prepare_process()
     warn_if_unreachable(settings)
+    _warn_of_uploads(config)
     with diverted_stdio() as wire:
         asyncio.run(_stdio(config, wire))
     _end_process()
@@ -128,6 +132,14 @@ def _prepare_process() -> None:
     keep_freed_memory()
 
 
+def _warn_of_uploads(config: McpConfig) -> None:
+    """Log at once what the first use of uploads would meet: over STDIO they start that late."""
+    try:
+        config.transfers.check()
+    except ConfigError as error:
+        log.warning("uploads will not work: %s", error.reason)
+
+
 def run_http(config: McpConfig) -> None:
     """Serve Streamable HTTP until SIGINT, SIGTERM or SIGHUP; the URL goes to standard error.
 
@@ -139,7 +151,7 @@ def run_http(config: McpConfig) -> None:
     settings = config.settings()
     config.check_exposure()
     _prepare_process()
-    with listening_socket(config.host, config.port) as listener:
+    with listen(config.host, config.port) as listener:
         warn_if_unreachable(settings)
         print(
             f"agent-sandbox: MCP over Streamable HTTP at {base_url(listener)}{MCP_PATH}",

@@ -65,12 +65,20 @@ class Use:
 
 
 class Registry:
-    """Resolves, adopts and ends. One for each running server; not thread-safe."""
+    """Resolves, adopts and ends. One for each running server; not thread-safe.
+
+    Attributes:
+        client: Where the sandboxes are.
+        reaper: Destroys what scopes leave.
+        process_scope: The scope of calls over STDIO.
+        resolve_timeout_s: Longest wait for one answer about sandboxes.
+    """
 
     def __init__(self, client: SandboxClient, config: McpConfig, tasks: TaskGroup) -> None:
         self.client = client
         self.reaper = Reaper(client, tasks)
         self.process_scope = Scope(ANONYMOUS)
+        self.resolve_timeout_s = config.resolve_timeout_s
         self._config = config
         self._tasks = tasks
         self._maker = Maker(client, tasks, 4 * config.resolve_timeout_s)
@@ -182,7 +190,7 @@ class Registry:
     async def _is_gone(self, handle: Handle) -> bool:
         # Services other than Express may answer a file call to a dead sandbox with a bad gateway.
         try:
-            with time_limit(self._config.resolve_timeout_s, SandboxTimeoutError):
+            with time_limit(self.resolve_timeout_s, SandboxTimeoutError):
                 await self.client.info(handle.sandbox_id)
         except SandboxNotFoundError:
             return True
@@ -194,7 +202,7 @@ class Registry:
 
     async def _resolve(self, use: Use, sandbox_id: str | None) -> Handle:
         scope = use.scope
-        with time_limit(self._config.resolve_timeout_s, SandboxTimeoutError):
+        with time_limit(self.resolve_timeout_s, SandboxTimeoutError):
             if sandbox_id is not None:
                 handle = await self._named(use, sandbox_id)
             elif scope is None:
@@ -262,7 +270,7 @@ class Registry:
         Raises:
             SandboxTimeoutError: E5004, it did not become ready in time.
         """
-        with time_limit(self._config.resolve_timeout_s, SandboxTimeoutError):
+        with time_limit(self.resolve_timeout_s, SandboxTimeoutError):
             handle = await self._create(use, ttl_seconds)
         use.sandbox_id, use.created = handle.sandbox_id, True
         if use.scope is not None and use.scope.default is None:
@@ -308,7 +316,7 @@ class Registry:
             SandboxOwnedError: E5002, another scope owns it.
             SandboxTimeoutError: E5004.
         """
-        with time_limit(self._config.resolve_timeout_s, SandboxTimeoutError):
+        with time_limit(self.resolve_timeout_s, SandboxTimeoutError):
             handle = await self.find(use.principal, sandbox_id)
             self._check_owner(use.scope, sandbox_id)
             if handle is None:

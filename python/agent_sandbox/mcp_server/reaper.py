@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Protocol
 
 import anyio
@@ -13,6 +14,9 @@ from agent_sandbox.mcp_server.logs import log, log_unexpected
 PARALLEL_DESTROYS = 16
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
+
+TOLD_EVERY = 10
+"""Of the failures of one sandbox the first is logged, and then one in so many."""
 
 
 class Destroys(Protocol):
@@ -64,23 +68,32 @@ class Reaper:
 
     async def _destroy(self, sandbox_id: str) -> None:
         pause_s = FIRST_PAUSE_S
-        while not await self._destroyed(sandbox_id):
+        for tries in count(1):
+            if await self._destroyed(sandbox_id, tries):
+                break
             await anyio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         self._recorded.discard(sandbox_id)
         if not self._recorded:
             self._empty.set()
 
-    async def _destroyed(self, sandbox_id: str) -> bool:
+    async def _destroyed(self, sandbox_id: str, tries: int) -> bool:
+        tells = tries == 1 or tries % TOLD_EVERY == 0
         async with self._slots:
             try:
                 await self._client.release(sandbox_id)
             except SandboxNotFoundError:
                 return True
             except AgentSandboxError as error:
-                log.warning("destroying a sandbox failed (%s) and is tried again", error.code)
+                if tells:
+                    log.warning(
+                        "destroying a sandbox failed (%s, try %d) and is tried again",
+                        error.code,
+                        tries,
+                    )
                 return False
             except Exception as error:  # noqa: BLE001 - one failing destroy must not stop the reaper
-                log_unexpected("reaper", error)
+                if tells:
+                    log_unexpected("reaper", error)
                 return False
         return True

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import anyio
@@ -27,8 +27,9 @@ from agent_sandbox.errors import (
     TaskQuotaError,
     UnsupportedError,
 )
-from agent_sandbox.limits import MAX_RETAINED_TASKS, RESOLVE_TIMEOUT_S
+from agent_sandbox.limits import MAX_RETAINED_TASKS
 from agent_sandbox.mcp_server.ownership import Registry, Use
+from agent_sandbox.mcp_server.principals import Principal
 from agent_sandbox.mcp_server.timing import time_limit
 from agent_sandbox.models import CommandInfo
 
@@ -63,7 +64,7 @@ class Tasks:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._retaining = anyio.Lock()
+        self._turns: dict[Principal, _Turn] = {}
 
     async def start(
         self,
@@ -83,10 +84,23 @@ class Tasks:
         """
         if retain_s is None:
             return await self._start(use, sandbox_id, command, cwd, None)
-        async with self._retaining:  # counting and starting must not be interleaved
+        async with self._turn_of(use.principal):  # counting and starting are one step
             if await self._count_retained(use) >= MAX_RETAINED_TASKS:
                 raise TaskQuotaError
             return await self._start(use, sandbox_id, command, cwd, retain_s)
+
+    @asynccontextmanager
+    async def _turn_of(self, principal: Principal) -> AsyncIterator[None]:
+        """Wait until no other call of this principal is within; those of others go on meanwhile."""
+        turn = self._turns.setdefault(principal, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[principal]
 
     async def _start(
         self, use: Use, sandbox_id: str | None, command: str, cwd: str | None, retain_s: int | None
@@ -107,8 +121,9 @@ class Tasks:
                 raise
             return f"{sandbox.sandbox_id}.{token}"
 
+        limit_s = self._registry.resolve_timeout_s
         return await self._registry.use(
-            use, sandbox_id, begin, SandboxTimeoutError, RESOLVE_TIMEOUT_S, repeatable=False
+            use, sandbox_id, begin, SandboxTimeoutError, limit_s, repeatable=False
         )
 
     async def visit(
@@ -151,7 +166,8 @@ class Tasks:
 
     async def _own(self, use: Use) -> list[str]:
         """Return the ids of the principal's sandboxes."""
-        found = await self._registry.client.list()
+        with self._limit():
+            found = await self._registry.client.list()
         return [info.sandbox_id for info in found if use.principal.may_see(info.metadata)]
 
     async def _in(self, sandbox_ids: list[str]) -> list[Task]:
@@ -173,13 +189,24 @@ class Tasks:
             tasks = [_task(sandbox_id, one) for one in listed]
             found[sandbox_id] = [task for task in tasks if task is not None]
 
-        with time_limit(RESOLVE_TIMEOUT_S, SandboxTimeoutError):
+        with self._limit():
             async with anyio.create_task_group() as group:
                 for sandbox_id in sandbox_ids:
                     group.start_soon(look, sandbox_id)
         if failed:
             raise failed[0]
         return [task for sandbox_id in sandbox_ids for task in found.get(sandbox_id, [])]
+
+    def _limit(self) -> AbstractContextManager[None]:
+        return time_limit(self._registry.resolve_timeout_s, SandboxTimeoutError)
+
+
+@dataclass(eq=False, slots=True)
+class _Turn:
+    """A principal's lock, kept while a call has it or waits for it."""
+
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    users: int = 0
 
 
 def _task(sandbox_id: str, info: CommandInfo) -> Task | None:

@@ -101,25 +101,27 @@ class SandboxTool(Tool):
             fields = await self.fn(Call(state, use), parse(self.arguments_type, arguments))
         except AgentSandboxError as error:
             log_unavailable(error)
-            advice = {"next_step": self.advice[error.code]} if error.code in self.advice else {}
-            failed = advice | _failure(error, use) | _written(error)
+            failed = _failure(error, use, self.advice.get(error.code)) | _written(error)
             return to_result(failed, version, is_error=True)
         except Exception as error:  # noqa: BLE001 - the edge: outsiders see the fixed text
             log_unexpected(self.name, error)
             return to_result(_failure(AgentSandboxError(), use), version, is_error=True)
-        fields |= _next_step(use)
+        fields |= next_step(use)
         spliced = spliced_of(request.request)
         if spliced is not None and UNREPEATED in fields:
             fields[UNREPEATED] = spliced.leave_out(fields[UNREPEATED])
         return to_result(fields, version, note=self.note)
 
 
-def _failure(error: AgentSandboxError, use: Use) -> Fields:
-    return failure(error, use.sandbox_id) | _next_step(use)
+def _failure(error: AgentSandboxError, use: Use, advice: str | None = None) -> Fields:
+    return failure(error, use.sandbox_id) | next_step(use, advice)
 
 
-def _next_step(use: Use) -> Fields:
-    return {"next_step": NEXT_STEP} if use.scope is None and use.created else {}
+def next_step(use: Use, advice: str | None = None) -> Fields:
+    """Return the field that says what to do next: as advised, and about a sandbox that was made."""
+    made = NEXT_STEP if use.scope is None and use.created else None  # nothing owns it
+    steps = [step for step in (advice, made) if step]
+    return {"next_step": " ".join(steps)} if steps else {}
 
 
 def _written(error: AgentSandboxError) -> Fields:

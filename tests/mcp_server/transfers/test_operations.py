@@ -217,16 +217,41 @@ async def test_a_port_that_is_taken_fails_the_call_and_not_the_server(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [*stdio_command(), "--upload-port", str(port)]
-        env = {"AGENT_SANDBOX_UPLOADS_DIR": str(tmp_path)}
-        async with connected(command, ERAS[1], env=env) as client:
-            for _ in range(2):
-                failed = await fields(client, "create_upload_url", filename="a", size_bytes=1)
-                assert "error" in failed
-                assert found_in(tmp_path) == []
-            taken.close()
-            given = await fields(client, "create_upload_url", filename="a", size_bytes=5)
-            assert urlsplit(given["url"]).port == port
-            assert (await put(given, b"hello")).status_code == 200
+        env = {"AGENT_SANDBOX_UPLOADS_DIR": str(tmp_path / "uploads")}
+        with (tmp_path / "stderr").open("w+") as errors:
+            async with connected(command, ERAS[1], env=env, errors=errors) as client:
+                for _ in range(2):
+                    failed = await fields(client, "create_upload_url", filename="a", size_bytes=1)
+                    assert "error" in failed
+                    assert found_in(tmp_path / "uploads") == []
+                taken.close()
+                given = await fields(client, "create_upload_url", filename="a", size_bytes=5)
+                assert urlsplit(given["url"]).port == port
+                assert (await put(given, b"hello")).status_code == 200
+            errors.seek(0)
+            told = errors.read()
+    assert told.count("\n") == 1, "once is enough"
+    assert f"127.0.0.1:{port} is in use: choose another --upload-port" in told
+
+
+async def test_a_directory_that_cannot_work_is_told_when_a_stdio_server_starts(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    for more, given in (
+        ([], {"AGENT_SANDBOX_UPLOADS_DIR": str(tmp_path / "file")}),
+        (["--uploads-dir", str(tmp_path / "file" / "below")], {}),
+    ):
+        process = await asyncio.create_subprocess_exec(
+            *(*stdio_command(), *more),
+            env=environment(given),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, errors = await asyncio.wait_for(process.communicate(), 60)
+        assert process.returncode == 0, "everything else works"
+        assert errors.decode().count("\n") == 1
+        assert "uploads will not work: The directory of uploads cannot be" in errors.decode()
 
 
 async def test_first_calls_at_the_same_time_open_one_endpoint(tmp_path: Path) -> None:

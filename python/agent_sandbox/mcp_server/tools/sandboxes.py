@@ -80,7 +80,7 @@ async def kill_sandbox(call: Call, arguments: SandboxArguments) -> Fields:
 
 
 def _limit(call: Call) -> AbstractContextManager[None]:
-    return time_limit(call.state.config.resolve_timeout_s, SandboxTimeoutError)
+    return time_limit(call.registry.resolve_timeout_s, SandboxTimeoutError)
 
 
 def _about(call: Call, info: SandboxInfo) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from agent_sandbox.errors import (
     UploadOutcomeUnknownError,
     UploadTimeoutError,
 )
-from agent_sandbox.mcp_server.tool import NEXT_STEP, Call
+from agent_sandbox.mcp_server.tool import Call, next_step
 from agent_sandbox.mcp_server.transfers.uploads import Uploads
 from agent_sandbox.models import WriteInfo
 from agent_sandbox.uploads.models import PlaceTarget, StoredUpload
@@ -126,10 +126,8 @@ class CallFiles:
         return self._fields(bytes_written=info.bytes_written, sha256=info.sha256)
 
     def _fields(self, **fields: Any) -> Mapping[str, Any]:
-        found = self._call.file_fields(**fields)
+        found = self._call.file_fields(**fields) | next_step(self._call.use)
         del found["success"]
-        if self._call.use.scope is None and self._call.use.created:
-            found["next_step"] = NEXT_STEP  # nothing owns the new sandbox
         return found
 
 

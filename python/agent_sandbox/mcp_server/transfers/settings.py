@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_sandbox.errors import ConfigError
+from agent_sandbox.mcp_server.transfers.directories import check_directory
 from agent_sandbox.uploads.blobs import BlobStore
 from agent_sandbox.uploads.blobs.local import LocalBlobs
 from agent_sandbox.uploads.models import UploadsConfig
@@ -79,6 +80,19 @@ class TransferSettings:
         """Whether sessions outlive this process, or are served by others too."""
         return self.directory is not None or self.database is not None
 
+    def check(self) -> None:
+        """Find early what would keep sessions from being opened; nothing is made or connected to.
+
+        Raises:
+            ConfigError: E6000: the directory or the key file cannot be used.
+        """
+        if self.key_file is not None and not Path(self.key_file).exists():
+            raise ConfigError(reason=_NO_KEY)
+        if self.directory is not None:
+            check_directory(Path(self.directory))
+        elif self.bucket is None:
+            check_directory(default_directory())
+
     def service_config(self, public_url: str, directory: Path | None) -> UploadsConfig:
         """Return the library's settings.
 
@@ -87,9 +101,8 @@ class TransferSettings:
             OSError: The key cannot be read or made.
         """
         if self.key_file is not None:
-            # Each replica would make another one.
-            if not Path(self.key_file).exists():
-                raise ConfigError(reason="The key file of uploads is missing.")
+            if not Path(self.key_file).exists():  # each replica would make another one
+                raise ConfigError(reason=_NO_KEY)
             key = load_server_key(Path(self.key_file))
         elif directory is not None:
             key = load_server_key(directory / "server.key")
@@ -128,6 +141,7 @@ class TransferSettings:
         return S3Blobs(self.bucket, **more)
 
 
+_NO_KEY = "The key file of uploads is missing."
 _EXTRA = "PostgreSQL and S3 need the extra: pip install 'agent-sandbox[replicas]'."
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
-from anyio.to_thread import run_sync
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from agent_sandbox.errors import ConfigError, UploadError
+from agent_sandbox.errors import AgentSandboxError, ConfigError, UploadError
+from agent_sandbox.express.address import listen
 from agent_sandbox.mcp_server.logs import log_unexpected
-from agent_sandbox.mcp_server.sockets import base_url, listening_socket
+from agent_sandbox.mcp_server.sockets import base_url
 from agent_sandbox.mcp_server.transfers.audit_file import audit_file
 from agent_sandbox.mcp_server.transfers.directories import (
     Locked,
@@ -37,6 +37,7 @@ from agent_sandbox.uploads.service import UploadService
 _log = logging.getLogger(__name__)
 
 _KEPT_ATTEMPTS = 1_000
+_UNUSABLE = "Uploads cannot use their directory, audit file or address."
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Uploads:
         self._served = served
         self._opening = anyio.Lock()
         self._opened: tuple[UploadService, ASGIApp] | None = None
+        self._told: str | None = None
         self._end = anyio.Event()
         self._ended = anyio.Event()
 
@@ -115,20 +117,38 @@ class Uploads:
             async with self._opening:
                 if self._opened is None:
                     # In a task of the server's: the service outlives the call that needs it first.
-                    self._opened = await self._tasks.start(self._run)
+                    try:
+                        self._opened = await self._tasks.start(self._run)
+                    except AgentSandboxError as error:
+                        self._tell(error)
+                        raise
         return self._opened
+
+    def _tell(self, error: AgentSandboxError) -> None:
+        """Log what keeps uploads from starting, once: a tool's result shows the fixed text only."""
+        reason = getattr(error, "reason", error.text)
+        if self._served is None and reason != self._told:  # else the server ends, and says it
+            self._told = reason
+            _log.error("uploads cannot start: %s", reason)
 
     async def _run(self, *, task_status: TaskStatus[tuple[UploadService, ASGIApp]]) -> None:
         self._ended = anyio.Event()
+        started = False
         try:
             async with self._running() as opened, anyio.create_task_group() as upkeep:
                 upkeep.start_soon(_keep_up, opened[0])
                 task_status.started(opened)
+                started = True
                 await self._end.wait()
                 upkeep.cancel_scope.cancel()
-        except OSError as error:
-            _log.error("uploads cannot start (%s)", type(error).__name__)
-            raise ConfigError(reason="Uploads cannot use their directory or address.") from None
+        except Exception as error:
+            if started:  # nobody waits for it, and the server must end in order all the same
+                log_unexpected("the end of uploads", error)
+                return
+            if isinstance(error, OSError):
+                _log.error("uploads cannot start (%s)", type(error).__name__)
+                raise ConfigError(reason=_UNUSABLE) from None
+            raise
         finally:
             self._ended.set()
 
@@ -147,7 +167,7 @@ class Uploads:
                 url, admits = self._served.public_url, self._served.admits
                 measures = self._served.measures
             else:
-                listener = listening_socket(settings.host, settings.port)
+                listener = listen(settings.host, settings.port, option="--upload-{}")
                 stack.callback(listener.close)
                 url = base_url(listener)
             config = settings.service_config(url, directory)
@@ -159,7 +179,7 @@ class Uploads:
             stack.push_async_callback(service.drained)
             if locked is not None:
                 await service.recover(abandon_all=locked.alone and settings.database is None)
-                locked.share()
+                await locked.share()
             routes = upload_routes(service)
             if settings.metrics:
                 routes.append(metrics_route(service, allowed=measures))
@@ -180,9 +200,7 @@ class Uploads:
             opening = shared_directory(default_directory() / "server")
         else:
             opening = process_directory(default_directory())
-        locked = await run_sync(opening.__enter__)  # it may wait for a lock
-        stack.push(opening)
-        return locked
+        return await stack.enter_async_context(opening)
 
     async def _revoke_own(self, service: UploadService) -> None:
         """Kill the unused secrets of this process, whose principal ends with it."""

@@ -338,6 +338,32 @@ async def test_a_stalling_server_is_given_up(head: bytes) -> None:
         done.set()
 
 
+CRUMBS = [
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", b"0\r\n\r\n"),
+    (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", ok(b"x")),
+]
+
+
+@pytest.mark.parametrize(("head", "crumb", "end"), CRUMBS, ids=["chunks", "interim responses"])
+async def test_a_peer_that_sends_crumbs_leaves_everybody_else_a_turn(
+    head: bytes, crumb: bytes, end: bytes
+) -> None:
+    async with world(answering(head + crumb * 5_000 + end)) as made:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        opened = turns
+        assert set(await load("https://files.example/x", made.policy(deadline_s=60))) == set(b"x")
+        task.cancel()
+        assert turns - opened > 5_000 / 64  # the connection alone takes a few dozen
+
+
 async def test_a_dripping_server_is_given_up_at_the_deadline() -> None:
     async def serve(_: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n")

@@ -19,6 +19,10 @@ from agent_sandbox.limits import CLOSE_TIMEOUT_S
 READ_BYTES = 262_144
 """Most bytes taken from the connection at once."""
 
+_EVENTS_A_TURN = 64
+"""Most events taken from what has arrived before everybody else has a turn: a peer that sends chunks
+of one byte, or interim responses without end, keeps the loop busy for seconds otherwise."""
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -50,6 +54,7 @@ class Exchange:
         self._reader = reader
         self._writer = writer
         self._h11 = h11.Connection(h11.CLIENT)
+        self._events = 0
         self.continued = asyncio.Event()
         """Set once the server has said `100 Continue`."""
 
@@ -115,6 +120,9 @@ class Exchange:
             raise TransferError from None
 
     async def _next(self) -> object:
+        self._events += 1
+        if self._events % _EVENTS_A_TURN == 0:
+            await asyncio.sleep(0)
         try:
             while (event := self._h11.next_event()) is h11.NEED_DATA:
                 self._h11.receive_data(await self._reader.read(READ_BYTES))

@@ -20,8 +20,8 @@ READ_BYTES = 262_144
 """Most bytes taken from the connection at once."""
 
 _EVENTS_A_TURN = 64
-"""Most events taken from what has arrived before everybody else has a turn: a peer that sends chunks
-of one byte, or interim responses without end, keeps the loop busy for seconds otherwise."""
+"""Most events taken from what has arrived before everybody else has a turn: a peer that sends
+chunks of one byte, or interim responses without end, keeps the loop busy for seconds otherwise."""
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -285,6 +285,19 @@ async def test_a_reader_is_closed_only_after_the_thread_that_reads_has_ended(
     assert found == [b"x"]
 
 
+async def test_a_directory_that_was_emptied_takes_files_again_and_a_missing_one_none(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "blobs"
+    blobs = LocalBlobs(root)
+    root.rename(tmp_path / "away")
+    with pytest.raises(UploadStorageError):
+        await blobs.begin(KEY, 1)
+    root.mkdir(0o700)  # as another disk that is mounted here
+    await put(await blobs.begin(KEY, 1), b"x")
+    assert files(root) == {KEY}
+
+
 async def test_a_directory_that_cannot_be_synced_unpublishes(
     tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from tests.support.express import wait_until
 from tests.support.raw_http import Answer, RawClient, exchange, request
 from tests.support.upload_server import OWNER, Ticket, UploadServer
 
@@ -64,6 +65,18 @@ def test_a_revoked_session_gets_410(server: UploadServer) -> None:
     ticket = server.create(5)
     server.call(lambda: server.service.revoke(OWNER, ticket.upload_id))
     assert refused(server.send(ticket.put(b"hello")), 410, "E7005")
+
+
+def test_a_session_that_is_revoked_under_its_body_says_so(server: UploadServer) -> None:
+    ticket = server.create(5)
+    with RawClient(server.port) as client:
+        client.send(ticket.put(b"hel", length=5))
+        wait_until(lambda: server.state(ticket) == "receiving")
+        server.call(lambda: server.service.revoke(OWNER, ticket.upload_id))
+        client.send(b"lo")
+        answer = client.answer()
+    assert refused(answer, 410, "E7005")
+    assert answer.json["state"] == server.state(ticket) == "revoked"
 
 
 def test_two_puts_at_the_same_instant_give_one_200_and_one_409(server: UploadServer) -> None:

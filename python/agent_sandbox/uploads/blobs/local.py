@@ -87,10 +87,13 @@ class LocalWriter:
 
     def begin(self) -> LocalWriter:
         """Make the temporary file."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            self._descriptor = os.open(
-                self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-            )
+            try:
+                self._descriptor = os.open(self._temporary, flags, 0o600)
+            except FileNotFoundError:  # another disk is here now
+                self._temporary.parent.mkdir(0o700, exist_ok=True)
+                self._descriptor = os.open(self._temporary, flags, 0o600)
         except OSError as error:
             _refuse(error)
         return self

@@ -14,6 +14,7 @@ from agent_sandbox.errors import (
     UploadBusyError,
     UploadError,
     UploadMethodError,
+    UploadRevokedError,
 )
 from agent_sandbox.http1.head import Framing, Headers
 from agent_sandbox.uploads.endings import to_its_end
@@ -143,6 +144,8 @@ class UploadEndpoint:
         known = progress.state
         if known == "failed" and type(error) is UploadError:
             known = None  # the store did not say how it ended
+        if known == "failed" and isinstance(error, UploadRevokedError):
+            known = "revoked"  # while the body came in
         await refuse(
             scope, receive, send, error, state=known, allow=_ALLOW, headers=self._cors(scope)
         )

@@ -76,9 +76,11 @@ async def pump(
     finally:
         core.audit.moved("in", batches.count)
         # A thread cannot be stopped; the file must not be dropped under its hands.
-        await to_its_end(lanes.settled())
-        if ring is not None:
-            core.slabs.give(ring)
+        try:
+            await to_its_end(lanes.settled())
+        finally:  # cancelled a second time, it has settled all the same
+            if ring is not None:
+                core.slabs.give(ring)
 
 
 class _Batches:

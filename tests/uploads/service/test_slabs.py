@@ -163,6 +163,40 @@ async def test_a_body_that_is_cancelled_leaves_its_slabs_to_the_next(
     await three_at_once(service)
 
 
+async def test_a_body_that_is_cancelled_twice_leaves_its_slabs_once_nothing_works_on_them(
+    database: Database, faults: BlobFaults
+) -> None:
+    writing, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(BlobFaults):
+        async def begin(self, key: str, size_bytes: int) -> BlobWriter:
+            writer = await super().begin(key, size_bytes)
+
+            async def write(parts: Parts, also: object = None) -> None:
+                writing.set()
+                await go_on.wait()
+
+            writer.write = write  # type: ignore[method-assign]
+            return writer
+
+    slow = UploadService(config(), database.store, Slow(faults.real))
+    for _ in range(3):
+        writing.clear()
+        go_on.clear()
+        one = await attempt(slow, ODD)
+        task = asyncio.create_task(slow.receive(one, Filling(bytes(ODD))))
+        async with asyncio.timeout(30):
+            await writing.wait()
+            for _ in range(2):
+                task.cancel()
+                await asyncio.wait([task], timeout=0.05)
+            assert not task.done()
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+    assert slow._core.slabs._in_use == 0
+
+
 def test_rings_are_few_and_one_is_kept() -> None:
     slabs = Slabs()
     first, second = slabs.take(), slabs.take()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import re
@@ -24,23 +23,14 @@ from anyio.to_thread import run_sync
 
 from agent_sandbox.errors import UploadStorageError, UploadStorageFullError
 from agent_sandbox.uploads.blobs import READ_BYTES, Parts
+from agent_sandbox.uploads.blobs.appending import Appender
 from agent_sandbox.uploads.endings import to_its_end
 
 _log = logging.getLogger(__name__)
 
 _TEMPORARY = "incoming"
-_MOST_PARTS = 512
-"""Fewer than IOV_MAX (1,024)."""
-
-_FLUSH_BYTES = 8 << 20
-"""How much may be dirty before the disk is set to work."""
-
 _DIRECTORY = re.compile(rf"[0-9a-f]+|{_TEMPORARY}")
 _NAME = re.compile(r"[0-9a-f]+")
-
-_DIRECT: int = getattr(os, "O_DIRECT", 0)
-_BLOCK_BYTES = 4_096
-"""What direct writes are multiples of."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -69,9 +59,6 @@ class LocalWriter:
         self._target = root / key
         self._temporary = root / _TEMPORARY / secrets.token_hex(16)
         self._descriptor = -1
-        self._size = self._advised = 0
-        self._direct = False
-        self._may_be_direct = True
 
     async def write(self, parts: Parts, also: Callable[[], None] | None = None) -> None:
         """Append some chunks."""
@@ -96,53 +83,16 @@ class LocalWriter:
                 self._descriptor = os.open(self._temporary, flags, 0o600)
         except OSError as error:
             _refuse(error)
+        self._file = Appender(self._descriptor)
         return self
 
     def _write(self, parts: Parts, also: Callable[[], None] | None) -> None:
         if also is not None:
             also()
-        self._size += sum(map(len, parts))
-        left = [memoryview(part) for part in parts if part]
-        direct = all(isinstance(part, memoryview) for part in parts)
         try:
-            while left:  # a short write is no error; the next one tells what is wrong
-                count = self._written(left[:_MOST_PARTS], direct=direct)
-                while left and count >= len(left[0]):
-                    count -= len(left.pop(0))
-                if count:
-                    left[0] = left[0][count:]
-            if self._size - self._advised >= _FLUSH_BYTES and not self._direct:
-                # Starts the disk on what is dirty, so that little is left for the fsync.
-                start, self._advised = self._advised, self._size
-                os.posix_fadvise(
-                    self._descriptor, start, self._size - start, os.POSIX_FADV_DONTNEED
-                )
+            self._file.write(parts)
         except OSError as error:
             _refuse(error)
-
-    def _written(self, parts: list[memoryview], *, direct: bool) -> int:
-        """Write some of it and return how much.
-
-        A slab goes to the disk past the page cache, which costs no copy, and the disk works at
-        once (open(2), O_DIRECT). Where the file system does not do so, or for a rest that is no
-        whole block, it goes the usual way.
-        """
-        direct = direct and self._may_be_direct
-        direct = direct and not any(len(part) % _BLOCK_BYTES for part in parts)
-        try:
-            self._switch(direct)
-            return os.writev(self._descriptor, parts)
-        except OSError as error:
-            if error.errno != errno.EINVAL or not direct:
-                raise
-        self._may_be_direct = False
-        return self._written(parts, direct=False)
-
-    def _switch(self, direct: bool) -> None:
-        if direct != self._direct:
-            flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags ^ _DIRECT)
-            self._direct = direct
 
     def _commit(self) -> None:
         linked = False

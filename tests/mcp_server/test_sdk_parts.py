@@ -64,6 +64,18 @@ def test_a_server_has_a_low_level_server() -> None:
     assert _sdk.lowlevel_server(server).name == "probe"
 
 
+def test_a_server_has_handlers_that_can_be_taken_away_and_a_list_of_middleware() -> None:
+    with _sdk.root_logger_untouched():
+        server = MCPServer[None]("probe")
+    low = _sdk.lowlevel_server(server)
+    announced = set(low.get_capabilities().model_dump(exclude_none=True))
+    assert announced == {"prompts", "resources", "tools"}
+    before = len(low.middleware)
+    _sdk.serve_tools_alone(server)
+    assert set(low.get_capabilities().model_dump(exclude_none=True)) == {"tools"}
+    assert len(low.middleware) == before + 1
+
+
 def test_constructing_leaves_the_root_logger_as_it_is() -> None:
     root = logging.getLogger()
     before = (list(root.handlers), root.level)

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mcp import MCPError
 from mcp.server.connection import Connection
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import METHOD_NOT_FOUND
 
 from agent_sandbox.mcp_server.principals import Principal
 
@@ -32,6 +35,39 @@ def connection_of(context: Context[Any, Any]) -> Connection:
 def lowlevel_server(server: MCPServer[Any]) -> Server[Any]:
     """Return the low-level server that transports drive."""
     return server._lowlevel_server
+
+
+_NOT_SERVED = (
+    "prompts/list",
+    "prompts/get",
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+    "completion/complete",
+)
+
+
+def serve_tools_alone(server: MCPServer[Any]) -> None:
+    """Keep the server from announcing prompts and resources, and from repeating unknown methods.
+
+    `MCPServer` serves empty lists of what it was given none of; a client that was told of a
+    capability asks for them, and may show a person two sections that are always empty.
+    """
+    low = lowlevel_server(server)
+    for method in _NOT_SERVED:
+        low._request_handlers.pop(method, None)
+    low.middleware.append(_without_the_name)
+
+
+async def _without_the_name(
+    ctx: ServerRequestContext[Any, Any], call_next: CallNext
+) -> HandlerResult:
+    try:
+        return await call_next(ctx)
+    except MCPError as error:
+        if error.code != METHOD_NOT_FOUND:
+            raise
+        raise MCPError(METHOD_NOT_FOUND, "Method not found") from None
 
 
 def owners_of_sessions(manager: StreamableHTTPSessionManager) -> dict[str, Principal]:

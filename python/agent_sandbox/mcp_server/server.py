@@ -83,6 +83,7 @@ def build_server(
             lifespan=lifespan,
             subscriptions=False,
         )
+    _sdk.serve_tools_alone(server)
     redact_libraries(*SDK_LOGGERS)
     return server
 

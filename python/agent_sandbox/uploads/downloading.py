@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 
 import anyio
 
-from agent_sandbox.errors import UploadError, UploadStorageError
+from agent_sandbox.errors import (
+    UploadBusyError,
+    UploadError,
+    UploadOutcomeUnknownError,
+    UploadStorageError,
+)
 from agent_sandbox.uploads import secrets
 from agent_sandbox.uploads.blobs import BlobReader
 from agent_sandbox.uploads.core import Core, verified
 from agent_sandbox.uploads.models import UploadSession
-from agent_sandbox.uploads.states import Phase
+from agent_sandbox.uploads.states import Phase, State
 
 
 class Download:
@@ -66,17 +72,44 @@ class Download:
 
 
 async def claim_download(core: Core, session: UploadSession) -> Download | None:
-    """Take the one GET; None if it is taken or over."""
-    claimed = await core.store.claim_place(
-        session.upload_id,
-        attempt=secrets.new_id(),
-        target="{}",
-        lease_ms=round(core.config.place_lease_s * 1_000),
-    )
-    if claimed is None:
-        return None
-    core.tell(claimed, "download")
-    reader = await core.blobs.open(claimed.object_key or "")
-    if reader is None:
-        raise UploadStorageError
-    return Download(core, claimed, reader)
+    """Take the one GET; None if it is taken or over.
+
+    Raises:
+        UploadBusyError: E7019, the storage or the database does not answer; the GET is not used.
+        UploadStorageError: E7018, the file is gone.
+    """
+    async with AsyncExitStack() as stack:
+        # The file first: storage that is away for a moment must not use the GET up.
+        try:
+            reader = await core.blobs.open(session.object_key or "")
+        except UploadStorageError:
+            raise UploadBusyError from None
+        if reader is not None:
+            stack.push_async_callback(reader.aclose)
+        claimed = await _claim(core, session)
+        if claimed is None:
+            return None
+        core.tell(claimed, "download")
+        if reader is None:
+            raise UploadStorageError
+        stack.pop_all()
+        return Download(core, claimed, reader)
+
+
+async def _claim(core: Core, session: UploadSession) -> UploadSession | None:
+    token = secrets.new_id()
+    try:
+        return await core.store.claim_place(
+            session.upload_id,
+            attempt=token,
+            target="{}",
+            lease_ms=round(core.config.place_lease_s * 1_000),
+        )
+    except UploadOutcomeUnknownError:
+        # The commit's answer was lost: the token in the row says whose attempt it is.
+        found = await core.reread(session.upload_id)
+    if found.place_attempt == token:
+        return found
+    if found.state is State.STORED:
+        raise UploadBusyError
+    return None

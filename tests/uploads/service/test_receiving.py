@@ -289,7 +289,6 @@ async def test_a_lost_claim_is_settled_by_its_token(
     assert secret
 
 
-@pytest.mark.parametrize("applied", [False, True])
 def test_a_stored_upload_shows_no_key() -> None:
     assert "key" not in repr(StoredUpload("id", State.STORED, 1, "0" * 64, "a"))
 

@@ -56,6 +56,7 @@ async def test_storage_that_is_away_for_a_moment_does_not_use_a_download_up(
     await download.aclose()
 
 
+@pytest.mark.parametrize("applied", [False, True])
 async def test_a_get_whose_claim_was_not_answered_is_settled_by_its_token(
     database: Database, service: UploadService, applied: bool
 ) -> None:

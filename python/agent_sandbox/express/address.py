@@ -84,10 +84,10 @@ def read_keys(path: Path) -> tuple[str, ...]:
     try:
         lines = [line.strip() for line in path.read_text("ascii").splitlines()]
     except (OSError, UnicodeDecodeError):
-        raise ConfigError(reason="The file of API keys cannot be read.") from None
+        raise ConfigError(reason="The file of API keys (--api-key-file) cannot be read.") from None
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
-        raise ConfigError(reason="The file of API keys holds no key.")
+        raise ConfigError(reason="The file of API keys (--api-key-file) holds no key.")
     return keys
 
 

@@ -167,7 +167,7 @@ class Cycle:
     def _finish(self) -> None:
         self._complete = True
         self._arrived.set()
-        reusable = self._keep_alive and self._body_read and not self._broken
+        reusable = self._keep_alive and self._body_read
         self._done(reusable=reusable, body_read=self._body_read)
 
     async def receive(self) -> dict[str, Any]:

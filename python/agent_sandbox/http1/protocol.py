@@ -133,7 +133,7 @@ class StrictHTTPProtocol(asyncio.Protocol):
         if self.cycle is None:
             return False  # asyncio closes the transport
         # The peer may have closed for writing only, and still wait for its answer.
-        self.cycle.disconnect_after_body()
+        self._nothing_follows()
         return True
 
     def pause_writing(self) -> None:
@@ -215,15 +215,24 @@ class StrictHTTPProtocol(asyncio.Protocol):
         self.cycle = None
         if self.transport.is_closing():
             return
-        if not reusable or self._shutting_down or self._eof:
+        if not reusable or self._shutting_down or (self._eof and not self._buffer):
             self._close(linger=not body_read)
             return
         self.transport.resume_reading()
         if self._buffer:
             self._arm(self.header_deadline_s)
             self._read_head()
+            if self._eof:
+                self._nothing_follows()
         else:
             self._arm(self.config.timeout_keep_alive)
+
+    def _nothing_follows(self) -> None:
+        """Tell a request that was sent whole before the peer's end that no more of it can come."""
+        if self.cycle is not None:
+            self.cycle.disconnect_after_body()
+        elif self._lingered is None:  # a head without its end
+            self._close(linger=False)
 
     # --- the ends -------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -18,6 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agent_sandbox.errors import AgentSandboxError
 from agent_sandbox.http1 import StrictHTTPProtocol
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.auth.protection import Protection
@@ -186,10 +188,22 @@ async def serve_http(config: McpConfig, listener: socket.socket) -> None:
             timeout_graceful_shutdown=2,
         )
     )
+    said = logging.getLogger("uvicorn.error")
+
+    def tells(_record: logging.LogRecord) -> bool:
+        return _failed(app) is None  # of a start that failed, the error says more
+
+    said.addFilter(tells)
     try:
         await server.serve(sockets=[listener])
     except SystemExit:  # uvicorn ends the process where an application does not start
-        transfers: TransferRoutes = app.state.transfers
-        if transfers.failed is not None:
-            raise transfers.failed from None
+        if failed := _failed(app):
+            raise failed from None
         raise
+    finally:
+        said.removeFilter(tells)
+
+
+def _failed(app: Starlette) -> AgentSandboxError | None:
+    transfers: TransferRoutes | None = getattr(app.state, "transfers", None)
+    return None if transfers is None else transfers.failed

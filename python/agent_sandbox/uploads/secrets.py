@@ -88,5 +88,8 @@ def _read_key(path: Path) -> bytes:
         mode = os.fstat(file.fileno()).st_mode
         key = file.read(4_096)
     if not stat.S_ISREG(mode) or stat.S_IMODE(mode) & 0o077 or len(key) < SECRET_BYTES:
-        raise ConfigError
+        raise ConfigError(
+            reason="The server key of uploads is a regular file of at least 32 bytes that only its"
+            " owner can reach (chmod 600)."
+        )
     return key

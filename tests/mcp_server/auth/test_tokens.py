@@ -114,7 +114,9 @@ def test_a_file_that_is_replaced_or_vanishes_is_seen(
     with caplog.at_level(logging.ERROR, "agent_sandbox.mcp_server"):
         for _ in range(3):
             assert known.find(other.token) is None
-    assert [record.getMessage() for record in caplog.records] == ["The token file cannot be read."]
+    assert [record.getMessage() for record in caplog.records] == [
+        "The token file (--token-file or AGENT_SANDBOX_TOKEN_FILE) cannot be read."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,9 @@ def test_a_wrong_line_is_named_at_the_start_and_passed_over_later(
     file.write_text(f"# first\n{line}\n{made.line}")
     with pytest.raises(ConfigError) as caught:
         StaticTokens(file, None)
-    assert vars(caught.value)["reason"] == "Line 2 of the token file is not understood."
+    assert vars(caught.value)["reason"] == (
+        "Line 2 of the token file (--token-file or AGENT_SANDBOX_TOKEN_FILE) is not understood."
+    )
     with pytest.raises(ConfigError):
         StaticTokens(None, line)
     file.write_text(made.line)

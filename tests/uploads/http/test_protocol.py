@@ -175,6 +175,27 @@ def test_who_has_finished_sending_is_not_kept_waiting_for_the_close() -> None:
         assert client.sock.recv(1) == b""
 
 
+def test_requests_that_were_whole_before_their_senders_end_are_all_answered() -> None:
+    ended = threading.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        body, _ = await read(receive)
+        await asyncio.to_thread(ended.wait, 15)
+        await send(start_message((b"content-length", str(len(body)).encode())))
+        await send(body_message(body))
+
+    with serving(app, timeout_keep_alive=600) as port, RawClient(port) as client:
+        for body in (b"first", b"second", b""):
+            client.send(request("PUT", "/", f"Content-Length: {len(body)}", body=body))
+        client.send(b"GET /half HTTP/1.1\r\n")
+        client.finish_sending()
+        ended.set()
+        for body in (b"first", b"second", b""):
+            answer = client.answer()
+            assert (answer.status, answer.body) == (200, body)
+        assert client.sock.recv(1) == b""
+
+
 @pytest.mark.parametrize("body", [b"abc", b"abcdef"])
 def test_a_body_that_is_not_its_content_length_is_never_taken_for_whole(
     start: Start, body: bytes

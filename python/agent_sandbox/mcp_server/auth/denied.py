@@ -48,7 +48,7 @@ class DenyList:
         """
         if path is None:
             return cls(None)
-        file = WatchedFile(path, "deny file", parse_lines)
+        file = WatchedFile(path, "deny file (--oauth-deny-file)", parse_lines)
         file.start()
         return cls(file)
 

@@ -23,6 +23,7 @@ MAX_NAME_CHARS = 64
 
 _TOKEN = re.compile(r"ast_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
 _LINE = re.compile(r"([0-9a-f]{16})[ \t]+([0-9a-f]{64})(?:[ \t]+(.*))?")
+_WHAT = "token file (--token-file or AGENT_SANDBOX_TOKEN_FILE)"
 _NOBODY = hashlib.sha256(b"").digest()
 
 Digests = Mapping[str, bytes]
@@ -89,7 +90,7 @@ class StaticTokens:
     """
 
     def __init__(self, file: Path | None, text: str | None) -> None:
-        self._file = WatchedFile(file, "token file", parse_lines) if file is not None else None
+        self._file = WatchedFile(file, _WHAT, parse_lines) if file is not None else None
         self._fixed, wrong = parse_lines(text or "")
         if wrong:
             raise ConfigError(reason=f"Line {wrong[0]} of AGENT_SANDBOX_TOKENS is not understood.")

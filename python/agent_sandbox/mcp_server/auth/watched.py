@@ -29,7 +29,7 @@ class WatchedFile(Generic[T]):
 
     Args:
         path: The file.
-        what: What it is, for messages (`token file`); its path is never told.
+        what: What it is, for messages, with its option; its path is never told.
         parse: Makes the value; returns with it the numbers of the lines that are none.
     """
 

@@ -22,7 +22,7 @@ LOCK_TIMEOUT_S = 10.0
 
 _PAUSE_S = 0.02
 _PREFIX = "process-"
-_UNOPENED = "The directory of uploads cannot be made or opened."
+_UNOPENED = "The directory of uploads (--uploads-dir) cannot be made or opened."
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ def _open(path: Path) -> int:
 def _check_owner(status: os.stat_result) -> None:
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise ConfigError(
-            reason="The directory of uploads must belong to this user, and nobody else may write"
-            " in it."
+            reason="The directory of uploads (--uploads-dir) must belong to this user, and nobody"
+            " else may write in it."
         )
 
 

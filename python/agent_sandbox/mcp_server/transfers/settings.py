@@ -86,8 +86,8 @@ class TransferSettings:
         Raises:
             ConfigError: E6000: the directory or the key file cannot be used.
         """
-        if self.key_file is not None and not Path(self.key_file).exists():
-            raise ConfigError(reason=_NO_KEY)
+        if self.key_file is not None:
+            _given_key(Path(self.key_file))
         if self.directory is not None:
             check_directory(Path(self.directory))
         elif self.bucket is None:
@@ -101,9 +101,7 @@ class TransferSettings:
             OSError: The key cannot be read or made.
         """
         if self.key_file is not None:
-            if not Path(self.key_file).exists():  # each replica would make another one
-                raise ConfigError(reason=_NO_KEY)
-            key = load_server_key(Path(self.key_file))
+            key = _given_key(Path(self.key_file))
         elif directory is not None:
             key = load_server_key(directory / "server.key")
         else:
@@ -141,8 +139,22 @@ class TransferSettings:
         return S3Blobs(self.bucket, **more)
 
 
-_NO_KEY = "The key file of uploads is missing."
+_KEY = "The key file of uploads (--uploads-key-file)"
 _EXTRA = "PostgreSQL and S3 need the extra: pip install 'agent-sandbox[replicas]'."
+
+
+def _given_key(path: Path) -> bytes:
+    if not path.exists():  # each replica would make another one
+        raise ConfigError(reason=f"{_KEY} is missing.")
+    try:
+        return load_server_key(path)
+    except OSError:
+        raise ConfigError(reason=f"{_KEY} cannot be read.") from None
+    except ConfigError:
+        raise ConfigError(
+            reason=f"{_KEY} must be a regular file of at least 32 bytes that only its owner can"
+            " reach (chmod 600)."
+        ) from None
 
 
 def _needed(directory: Path | None) -> Path:

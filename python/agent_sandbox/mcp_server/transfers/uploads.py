@@ -157,7 +157,7 @@ class Uploads:
         settings = self._settings
         async with AsyncExitStack() as stack:
             if settings.audit_file is not None:
-                stack.enter_context(audit_file(settings.audit_file))
+                _keep_audit(stack, settings.audit_file)
             locked = await self._directory(stack)
             directory = None if locked is None else locked.path
             listener = None
@@ -208,6 +208,15 @@ class Uploads:
             await service.revoke_principal(self.process.credential_id)
         except UploadError as error:
             _log.warning("the sessions of this process are left to expire (%s)", error.code)
+
+
+def _keep_audit(stack: AsyncExitStack, path: str) -> None:
+    try:
+        stack.enter_context(audit_file(path))
+    except OSError:
+        raise ConfigError(
+            reason="The audit file of uploads (--upload-audit-file) cannot be opened."
+        ) from None
 
 
 async def _keep_up(service: UploadService) -> None:

@@ -105,7 +105,21 @@ def test_a_second_try_says_not_to_send_again(server: UploadServer, file: Path) -
 def test_a_server_that_is_not_there_leaves_the_code_usable(file: Path) -> None:
     done = put(file, "http://127.0.0.1:1/uploads/x", "code")
     assert done.returncode != 0
+    assert "The server was not reached; nothing was sent." in done.stderr
+    assert "The code still works" in done.stderr
+
+
+@pytest.mark.parametrize("path", ["/upload/x", "/llms.txt"])
+def test_an_address_where_something_else_answers_is_called_so(
+    server: UploadServer, file: Path, path: str
+) -> None:
+    ticket = server.create(1_000_000)
+    done = put(file, f"http://127.0.0.1:{server.port}{path}", ticket.secret)
+    assert done.returncode == EXIT_STATUS["file_transfer"]
+    assert f"answered there with status {404 if path == '/upload/x' else 200}" in done.stderr
+    assert "Compare the URL" in done.stderr
     assert "the code still works" in done.stderr
+    assert put(file, url_of(server, ticket), ticket.secret).returncode == 0
 
 
 def test_a_file_that_is_missing_is_told_before_the_code_is_asked_for(tmp_path: Path) -> None:
@@ -157,5 +171,5 @@ def test_on_a_terminal_the_code_is_asked_for_unseen_and_a_bar_is_drawn(
         os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 0, seen
     assert ticket.secret.encode() not in seen
-    assert b"[##############################] 100 %  1.0 of 1.0 MiB" in seen
+    assert b"[##############################] 100 %  1.0 of 1.0 MB" in seen
     assert server.state(ticket) == "stored"

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
+from agent_sandbox.errors import PathError
 from agent_sandbox.limits import MAX_TTL_S
+from agent_sandbox.paths import canonical_path
 
 if TYPE_CHECKING:
     from agent_sandbox.models import SandboxInfo
@@ -74,9 +76,27 @@ def sandbox_fields(info: SandboxInfo) -> dict[str, object]:
     }
 
 
-def remote_path(path: str) -> str:
-    """Return an absolute path in a sandbox; others begin in the home directory."""
-    return posixpath.join("/home/user", path)
+def remote_path(path: str, prog: str, *, directory: bool = True) -> str:
+    """Return an absolute path in a sandbox; others begin in the home directory.
+
+    Args:
+        path: As it was given.
+        prog: Whose help to name.
+        directory: Whether it may be one.
+
+    Raises:
+        Usage: It can be no path there, which is told before anybody is asked.
+    """
+    whole = posixpath.join("/home/user", path)
+    try:
+        canonical_path(whole, directory=directory)
+    except PathError:
+        raise Usage(
+            prog,
+            "a path in a sandbox has no `..` and no NUL, at most 255 bytes in a name and 4096 in"
+            " all; a file's does not end in /; one without / in front begins in /home/user",
+        ) from None
+    return whole
 
 
 def pair(text: str) -> tuple[str, str]:

@@ -47,12 +47,13 @@ def _run(arguments: argparse.Namespace) -> None:
         raise Usage(_PROG, "one of the two is in a sandbox (SANDBOX:PATH), the other is not")
     there = arguments.source if remote[0] else arguments.target
     named, _, path = there.partition(":")
+    goal = _arguments.remote_path(path, _PROG, directory=not remote[0])
     with _reach.sandboxes() as client:
         sandbox = _reach.connect(client, named)
         if remote[0]:
-            done = _get(sandbox, _arguments.remote_path(path), arguments.target)
+            done = _get(sandbox, goal, arguments.target)
         else:
-            done = _put(sandbox, arguments.source, path)
+            done = _put(sandbox, arguments.source, goal)
     if arguments.json:
         if arguments.target != "-":
             _show.as_json(done)
@@ -64,12 +65,11 @@ def _is_remote(name: str) -> bool:
     return ":" in name.partition("/")[0]
 
 
-def _put(sandbox: Sandbox, source: str, path: str) -> dict[str, object]:
+def _put(sandbox: Sandbox, source: str, goal: str) -> dict[str, object]:
     from agent_sandbox.cli._show import Progress
 
-    goal = _arguments.remote_path(path)
     if source == "-":
-        if not path or path.endswith("/"):
+        if goal.endswith("/"):
             raise Usage(_PROG, "name the file that standard input is to become")
         with Progress("standard input", None) as progress:
             counted = _Counted(sys.stdin.buffer, progress.advance)

@@ -75,7 +75,7 @@ def _run_ls(arguments: argparse.Namespace) -> None:
     from agent_sandbox.cli import _reach, _show
 
     named, _, path = arguments.place.partition(":")
-    path = _arguments.remote_path(path)
+    path = _arguments.remote_path(path, "agent-sandbox ls")
     with _reach.sandboxes() as client:
         files = _reach.connect(client, named).files
         try:

@@ -45,7 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
         result = asyncio.run(put_file(arguments.url, secret, arguments.file, progress=bar.show))
     except AgentSandboxError as error:
         bar.end()
-        print(f"agent-sandbox: {_OWN_TEXT.get(error.code, error.text)}", file=sys.stderr)
+        print(f"agent-sandbox: {_text(error)}", file=sys.stderr)
         print(f"next: {_advice(error)}", file=sys.stderr)
         return EXIT_STATUS[error.category]
     finally:
@@ -73,9 +73,18 @@ def _secret() -> str:
     return secret
 
 
+def _text(error: AgentSandboxError) -> str:
+    status = getattr(error, "answered_status", None)
+    if status is not None:
+        return f"Something answered there with status {status}, but not as an upload session does."
+    return _OWN_TEXT.get(error.code, error.text)
+
+
 def _advice(error: AgentSandboxError) -> str:
     from agent_sandbox.uploads.guidance import NEXT_STEP
 
+    if hasattr(error, "answered_status"):
+        return "Compare the URL with the one that you were given; the code still works."
     return _OWN_ADVICE.get(error.code) or NEXT_STEP.get(
         error.code, "Ask your assistant to look with get_upload before you try again."
     )
@@ -85,8 +94,7 @@ _OWN_ADVICE = {
     "E2001": "Copy `url` and the whole code again; plain http is for this machine itself only.",
     "E2005": "The file is not the declared one, or changed meanwhile: ask for a new session.",
     "E4004": "Name one regular file; pack a folder first.",
-    "E4007": "The server was not reached, and the code still works: check the network and the URL,"
-    " then try again.",
+    "E4007": "The code still works: check the network and the URL, then try again.",
     "E4008": "The server did not answer, and the code still works: try again.",
     "E7011": "Do not send again. Ask your assistant to look with get_upload: the file may have"
     " arrived.",
@@ -95,6 +103,7 @@ _OWN_ADVICE = {
 
 
 _OWN_TEXT = {
+    "E4007": "The server was not reached; nothing was sent.",
     "E2001": "The URL or the code cannot be right; nothing was sent.",
     "E7025": "The file has another size than the one that was declared; the attempt is not used.",
 }
@@ -117,8 +126,8 @@ class _Bar:
         self._tenths = tenths
         filled = _BAR_WIDTH * tenths // 1000
         line = "#" * filled + "." * (_BAR_WIDTH - filled)
-        mib = f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB"
-        print(f"\r[{line}] {tenths // 10:3d} %  {mib}", end="", file=sys.stderr, flush=True)
+        amount = f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"  # as cp and ls count
+        print(f"\r[{line}] {tenths // 10:3d} %  {amount}", end="", file=sys.stderr, flush=True)
         self._shown = True
 
     def end(self) -> None:

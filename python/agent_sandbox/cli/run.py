@@ -51,13 +51,14 @@ def _run(arguments: argparse.Namespace) -> int:
     from agent_sandbox.cli import _reach, _show
 
     words = _words(arguments.words)
+    cwd = None if arguments.cwd is None else _arguments.remote_path(arguments.cwd, _PROG)
     with _reach.sandboxes() as client:
         sandbox = _reach.connect(client, arguments.sandbox)
         live = not arguments.json
         try:
             result = sandbox.commands.run(
                 words[0] if len(words) == 1 else words,
-                cwd=arguments.cwd,
+                cwd=cwd,
                 env=dict(arguments.env),
                 timeout_s=arguments.timeout,
                 on_stdout=_to_stdout if live else None,

@@ -86,7 +86,7 @@ async def put_file(
         ArgumentError: E2001, the address or the code cannot be right; nothing was sent.
         FileKindError: E4004, the path is no regular file.
         TransferError: E4007, the server could not be reached and has seen no byte of the file:
-            another try may help.
+            another try may help. With `answered_status`, something else answered at the address.
         UploadOutcomeUnknownError: E7011, the connection broke in or after the body, or a proxy
             answered instead of the server. Do not send again: ask the agent to look
             (`get_upload`).
@@ -186,10 +186,12 @@ class _Put:
 
     def _broken(self, before: type[AgentSandboxError] = TransferError) -> AgentSandboxError:
         """Return the error where no answer of the endpoint came, or none that can be read."""
+        return UploadOutcomeUnknownError(state="unknown") if self._may_have_begun else before()
+
+    @property
+    def _may_have_begun(self) -> bool:
         # Without a byte of the body (and with one to send) the attempt cannot have begun.
-        if self._sent_any or not self._size:
-            return UploadOutcomeUnknownError(state="unknown")
-        return before()
+        return self._sent_any or not self._size
 
     async def _answer(self) -> Response:
         answer = asyncio.create_task(self._exchange.response())
@@ -242,8 +244,11 @@ class _Put:
 
     def _judge(self, response: Response, body: bytes) -> PutResult:
         given = _object(body)
+        refusal = None if response.status == 200 else _refusal(response, given)
+        if refusal is None and not self._may_have_begun:
+            raise TransferError(answered_status=response.status)
         if response.status != 200:
-            raise _refusal(response, given) or self._broken()
+            raise refusal or self._broken()
         result = PutResult(
             _name(given, "upload_id"),
             _name(given, "state"),

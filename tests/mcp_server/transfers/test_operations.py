@@ -54,8 +54,19 @@ async def started(*options: str) -> tuple[int | None, str]:
     [
         (["--uploads-dir", "open"], "nobody else may write"),
         (["--uploads-dir", "file"], "cannot be made or opened"),
-        (["--uploads-dir", "own", "--uploads-key-file", "missing"], "The key file"),
-        (["--uploads-dir", "own", "--upload-audit-file", "no/such/file"], "cannot use"),
+        (
+            ["--uploads-dir", "own", "--uploads-key-file", "missing"],
+            "(--uploads-key-file) is missing",
+        ),
+        (
+            ["--uploads-dir", "own", "--uploads-key-file", "open"],
+            "(--uploads-key-file) cannot be read",
+        ),
+        (
+            ["--uploads-dir", "own", "--uploads-key-file", "file"],
+            "(--uploads-key-file) must be a regular file of at least",
+        ),
+        (["--uploads-dir", "own", "--upload-audit-file", "no/such/file"], "(--upload-audit-file)"),
         (["--uploads-dir", "own", "--uploads-database", "postgresql://127.0.0.1:1/x"], "database"),
     ],
 )
@@ -70,6 +81,7 @@ async def test_what_cannot_work_ends_the_server_with_its_reason(
     assert status not in (0, None)
     assert says in printed
     assert "Traceback" not in printed
+    assert "withheld" not in printed  # of a server under ours, which has no more to say
     assert str(tmp_path) not in printed.replace(str(tmp_path / "open"), "")
 
 
@@ -251,7 +263,7 @@ async def test_a_directory_that_cannot_work_is_told_when_a_stdio_server_starts(
         _, errors = await asyncio.wait_for(process.communicate(), 60)
         assert process.returncode == 0, "everything else works"
         assert errors.decode().count("\n") == 1
-        assert "uploads will not work: The directory of uploads cannot be" in errors.decode()
+        assert "uploads will not work: The directory of uploads (--uploads-dir)" in errors.decode()
 
 
 async def test_first_calls_at_the_same_time_open_one_endpoint(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from agent_sandbox.uploads.service import UploadService
 _log = logging.getLogger(__name__)
 
 _KEPT_ATTEMPTS = 1_000
-_UNUSABLE = "Uploads cannot use their directory, audit file or address."
+_UNUSABLE = "Uploads cannot use their directory or address."
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@
     │   ├── UploadRateError                 E7010   .retry_after_s
     │   ├── UploadOutcomeUnknownError       E7011   .state
     │   ├── UploadSecretMissingError        E7012
-    │   ├── UploadNameError                 E7013
+    │   ├── UploadNameError                 E7013   .allowed_extensions
     │   ├── UploadSizeError (SizeLimit)     E7014   .limit
     │   ├── UploadBodyError                 E7015
     │   ├── UploadBodyTimeoutError          E7016

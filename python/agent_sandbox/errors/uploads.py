@@ -212,7 +212,16 @@ class UploadNameError(
         "slashes, control or direction characters, with an allowed extension."
     ),
 ):
-    """The file name breaks the rules or its extension is not allowed; nothing was issued."""
+    """The file name breaks the rules or its extension is not allowed; nothing was issued.
+
+    Attributes:
+        allowed_extensions: Those that are, where the name has another one; else None.
+    """
+
+    allowed_extensions: list[str] | None
+
+    def __init__(self, allowed_extensions: list[str] | None = None) -> None:
+        super().__init__(allowed_extensions=allowed_extensions)
 
 
 class UploadSizeError(

@@ -63,7 +63,7 @@ def _check_name(config: UploadsConfig, name: str) -> None:
         raise UploadNameError
     allowed = config.allowed_extensions
     if allowed is not None and PurePosixPath(name).suffix.lower() not in allowed:
-        raise UploadNameError
+        raise UploadNameError(allowed_extensions=sorted(allowed))
 
 
 def object_prefix(workspace: str) -> str:

@@ -98,7 +98,8 @@ NEXT_STEP: dict[str, str] = {
     "E7010": "Wait retry_after_seconds, then call again.",
     "E7011": LOST_ANSWER,
     "E7012": "Send the headers of create_upload_url exactly as given.",
-    "E7013": "Give a plain name; it only names the file for people.",
+    "E7013": "Give a plain name, with one of allowed_extensions where there are any; it only names"
+    " the file for people.",
     "E7014": "Send a smaller file; check_transfer names the limit.",
     "E7015": "Open a new session with the right size_bytes and sha256.",
     "E7016": "Open a new session and send without pauses, or from a faster connection.",

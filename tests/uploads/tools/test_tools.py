@@ -191,6 +191,16 @@ async def test_a_wrong_declaration_gets_a_clear_answer_and_issues_nothing(
     assert made.service.tally().changes == {}
 
 
+async def test_a_refused_extension_says_which_are_allowed(tmp_path: Path) -> None:
+    made = Made(tmp_path, allowed_extensions=frozenset({".csv", ".gz", ".a"}))
+    tools = upload_tools(made.service, principal=ME)
+    failed = await call(tools, "create_upload_url", filename="a.exe", size_bytes=1)
+    assert failed["allowed_extensions"] == [".a", ".csv", ".gz"]
+    assert "allowed_extensions" in failed["next_step"]
+    pathlike = await call(tools, "create_upload_url", filename="a/b.csv", size_bytes=1)
+    assert "allowed_extensions" not in pathlike  # its extension is not what is wrong
+
+
 @pytest.mark.parametrize("tool", ["get_upload", "revoke_upload", "place_upload"])
 @pytest.mark.parametrize("upload_id", ["0" * 32, "../x", "\x00", "x" * 64])
 async def test_an_id_that_names_nothing_is_not_found(made: Made, tool: str, upload_id: str) -> None:

@@ -21,6 +21,11 @@ FAILURE: Schema = {
         **schemas.FAILURE["properties"],
         "state": schemas.text("The state of the session, where the caller may know it."),
         "next_step": schemas.text("What to do now."),
+        "allowed_extensions": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "What a filename may end in here.",
+        },
         "retry_after_seconds": {
             "type": "integer",
             "minimum": 1,

@@ -59,6 +59,9 @@ class UploadTool(Tool):
         retry_after_s = getattr(error, "retry_after_s", None)
         if retry_after_s is not None:
             fields["retry_after_seconds"] = retry_after_s
+        extensions = getattr(error, "allowed_extensions", None)
+        if extensions is not None:
+            fields["allowed_extensions"] = extensions
         if error.code in guidance.NEXT_STEP:
             backend: Backend = self.backend
             fields["next_step"] = backend.named(guidance.NEXT_STEP[error.code])

@@ -95,3 +95,19 @@ def test_a_database_that_is_away_by_then_leaves_the_outcome_unknown(
     assert (answer.status, answer.json["code"]) == (503, "E7011")
     server.call(lambda: server.service.recover(abandon_all=True))
     assert server.state(ticket) == "failed"
+
+
+def test_a_body_that_is_refused_as_late_is_not_answered_twice(
+    make_server: Callable[..., UploadServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server(idle_deadline_s=0.2)
+    gate = Gate(monkeypatch, LocalWriter, "abort")
+    ticket = server.create(5)
+    with RawClient(server.port) as client:
+        client.send(ticket.put(b"he", length=5))
+        assert gate.entered.wait(TIMEOUT_S)
+        stop(server)
+        gate.open.set()
+        assert client.answer().status == 408
+        assert client.rest() == b""
+    assert server.settled(ticket) == "failed"

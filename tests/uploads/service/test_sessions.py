@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -23,6 +24,7 @@ from tests.support.upload_parts import (
 
 from agent_sandbox.errors import (
     ArgumentError,
+    UploadBusyError,
     UploadConflictError,
     UploadExpiredError,
     UploadNameError,
@@ -34,9 +36,11 @@ from agent_sandbox.errors import (
     UploadSecretMissingError,
     UploadSizeError,
 )
+from agent_sandbox.uploads.blobs.local import LocalBlobs
 from agent_sandbox.uploads.models import UploadSession
 from agent_sandbox.uploads.service import UploadService
 from agent_sandbox.uploads.states import State
+from agent_sandbox.uploads.store.sqlite import SqliteStore
 
 
 async def put(service: UploadService, session: UploadSession, secret: str, data: bytes) -> None:
@@ -314,3 +318,13 @@ async def test_a_replica_whose_host_clock_is_wrong_changes_nothing(
     assert session.put_by_unix_ms == START_MS + 600_000
     await put(service, session, secret, b"bytes")
     assert (await service.place(ME, session.upload_id, Sink(), "/a")).result
+
+
+async def test_a_health_check_tells_whether_the_database_answers(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "db")
+    service = UploadService(config(), store, LocalBlobs(tmp_path / "blobs"))
+    with pytest.raises(UploadBusyError):
+        await service.check()
+    await store.migrate()
+    await service.check()
+    await store.close()

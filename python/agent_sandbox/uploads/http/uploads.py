@@ -57,7 +57,7 @@ class UploadEndpoint:
                 await self._serve(scope, receive, progress.noting(send), progress)
             except asyncio.CancelledError:
                 # The server stops. What became of the attempt is written down by now.
-                if not progress.answered:
+                if progress.refusal is not None or not progress.answered:
                     await to_its_end(self._interrupted(scope, receive, send, progress))
                 raise
 
@@ -96,6 +96,9 @@ class UploadEndpoint:
     async def _interrupted(
         self, scope: Scope, receive: Receive, send: Send, progress: _Progress
     ) -> None:
+        if progress.refusal is not None:
+            await progress.refusal
+            return
         try:
             if progress.session is None:
                 raise UploadBusyError

@@ -13,7 +13,6 @@ from agent_sandbox.uploads.models import (
     Placer,
     PlaceTarget,
     Principal,
-    StoredUpload,
     UploadsConfig,
 )
 from agent_sandbox.uploads.service import UploadService
@@ -24,7 +23,7 @@ Context = mcpserver.Context[Any, Any]
 """The SDK's context of a call, of a server with any lifespan."""
 
 
-class SandboxFiles(Protocol):
+class SandboxFiles(Placer, Protocol):
     """Sandboxes as one call sees them: where files are placed, fetched to and downloaded from.
 
     A result is a small JSON object; `bytes_written`, `sha256`, `sandbox_id`, `sandbox_created` and
@@ -34,16 +33,6 @@ class SandboxFiles(Protocol):
     @property
     def sandbox_id(self) -> str | None:
         """The sandbox that the call has used, as soon as there is one; named in failures, too."""
-        ...
-
-    async def place(
-        self, upload: StoredUpload, data: AsyncIterator[bytes], target: PlaceTarget
-    ) -> Mapping[str, Any]:
-        """Write a stored file; see `Placer.place`."""
-        ...
-
-    async def inspect(self, upload: StoredUpload, target: PlaceTarget) -> Mapping[str, Any] | None:
-        """Find out what an earlier attempt did; see `Placer.inspect`."""
         ...
 
     async def write(self, target: PlaceTarget, data: AsyncIterator[bytes]) -> Mapping[str, Any]:

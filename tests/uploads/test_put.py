@@ -127,6 +127,11 @@ async def head(reader: asyncio.StreamReader) -> bytes:
     return await reader.readuntil(b"\r\n\r\n")
 
 
+async def test_a_file_whose_size_is_not_that_of_its_content_is_not_sent_as_empty() -> None:
+    with pytest.raises(FileKindError):
+        await put_file("http://127.0.0.1:1/uploads/x", "code", "/proc/self/status")
+
+
 async def test_no_connection_is_an_error_that_a_retry_may_mend(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"hello")
     async with peer(lambda r, w: asyncio.sleep(0)) as address:

@@ -100,6 +100,10 @@ async def put_file(
         raise ArgumentError
     with _open(path) as file:
         size = os.fstat(file.fileno()).st_size
+        if not size:
+            first = await asyncio.to_thread(file.read, 1)
+            if first:  # as below /proc: the size is not that of the content
+                raise FileKindError
         exchange = await _connect(where, ssl_context, connect_timeout_s)
         try:
             return await _Put(exchange, file, size, progress).run(where, secret, deadline_s)

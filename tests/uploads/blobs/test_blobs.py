@@ -7,7 +7,9 @@ import secrets
 from typing import Any
 
 import anyio
+import obstore
 import pytest
+from obstore.store import S3Store
 from tests.support.upload_parts import sha256
 
 from agent_sandbox.errors import UploadError
@@ -99,6 +101,20 @@ async def test_only_what_is_old_enough_is_listed(blobs: BlobStore) -> None:
     keys = {await stored(blobs, b"x") for _ in range(3)}
     assert set(await orphans(blobs, -60)) == keys
     assert await orphans(blobs, 3_600) == []
+
+
+async def test_what_others_keep_in_the_bucket_is_no_orphan(s3_settings: dict[str, Any]) -> None:
+    prefix = secrets.token_hex(8)
+    blobs = S3Blobs(**s3_settings, prefix=prefix)
+    theirs = S3Store(s3_settings["bucket"], prefix=prefix, **without_bucket(s3_settings))
+    for name in ("2024/report.pdf", "notes", f"{'ab' * 16}/a/b", f"old/{secrets.token_hex(16)}"):
+        await obstore.put_async(theirs, name, b"years of work")
+    ours = await stored(blobs, b"x")
+    assert await orphans(blobs, -60) == [ours]
+
+
+def without_bucket(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != "bucket"}
 
 
 async def test_many_objects_at_once_keep_apart(blobs: BlobStore) -> None:

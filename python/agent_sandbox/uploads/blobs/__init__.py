@@ -83,7 +83,7 @@ class BlobStore(Protocol):
         ...
 
     def list_orphans(self, older_than_s: float) -> AsyncIterator[str]:
-        """Yield the keys of everything at least that old, half-written things too.
+        """Yield the keys of everything of ours at least that old, half-written things too.
 
         Whether a key is an orphan is for the caller to know: here no rows are known.
         """

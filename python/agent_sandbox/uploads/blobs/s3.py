@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,6 +28,9 @@ PART_BYTES = 5 * 1024 * 1024
 
 _READING = timedelta(days=1)
 """Time for one whole GET: the use of a file is bounded by who reads it, not by the bucket."""
+
+_KEY = re.compile(r"[0-9a-f]+/[0-9a-f]+")
+"""What our keys look like: a bucket may hold other things below the same prefix."""
 
 _DEFINITE = (AlreadyExistsError, PermissionDeniedError, S3UnauthenticatedError)
 _FAULTS = (BaseError, OSError, ValueError)
@@ -277,12 +281,12 @@ class S3Blobs(KeepsSecrets):
             raise UploadStorageError from None
 
     async def list_orphans(self, older_than_s: float) -> AsyncIterator[str]:
-        """Yield the keys of all objects at least that old."""
+        """Yield the keys of all objects at least that old, and of nobody else's."""
         limit = datetime.now(UTC) - timedelta(seconds=older_than_s)
         try:
             async for page in obstore.list(self._store, chunk_size=1_000):
                 for meta in page:
-                    if meta["last_modified"] <= limit:
+                    if meta["last_modified"] <= limit and _KEY.fullmatch(meta["path"]):
                         yield meta["path"]
         except _FAULTS as error:
             _note(error)

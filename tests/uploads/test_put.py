@@ -26,7 +26,8 @@ from agent_sandbox.errors import (
     UploadOutcomeUnknownError,
     UploadSizeError,
 )
-from agent_sandbox.uploads.put import PutResult, put_file
+from agent_sandbox.uploads.put import put_file
+from agent_sandbox.uploads.put_answers import PutResult
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from agent_sandbox.bytestream import Sha256
 from agent_sandbox.errors import (
-    BY_CODE,
     AgentSandboxError,
     ArgumentError,
     DeclarationError,
@@ -25,6 +22,7 @@ from agent_sandbox.errors import (
     UploadOutcomeUnknownError,
 )
 from agent_sandbox.uploads.exchange import Exchange, Headers, Response
+from agent_sandbox.uploads.put_answers import PutResult, judged
 
 CHUNK_BYTES = 262_144
 """How much of the file is read and sent at once."""
@@ -33,28 +31,10 @@ CONTINUE_WAIT_S = 1.0
 """How long to wait for `100 Continue` before the body is sent anyway (RFC 9110 10.1.1)."""
 
 _MAX_ANSWER_BYTES = 65_536
-_NAME = re.compile(r"[0-9A-Za-z._~-]{1,128}")  # it may be shown on a terminal
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 Progress = Callable[[int, int], None]
 """Called with the bytes sent so far and the bytes in all."""
-
-
-@dataclass(frozen=True, slots=True)
-class PutResult:
-    """What the server has stored, checked against what was read here.
-
-    Attributes:
-        upload_id: The session; give it to the agent.
-        state: `stored`.
-        size_bytes: Size of the file.
-        sha256: Lower-case hex digest, counted on both sides.
-    """
-
-    upload_id: str
-    state: str
-    size_bytes: int
-    sha256: str
 
 
 async def put_file(
@@ -186,7 +166,13 @@ class _Put:
             raise self._broken() from None
         except TimeoutError:
             raise self._broken(TransferTimeoutError) from None
-        return self._judge(response, body)
+        return judged(
+            response,
+            body,
+            size_bytes=self._size,
+            sha256=self._sha256.hexdigest(),
+            may_have_begun=self._may_have_begun,
+        )
 
     def _broken(self, before: type[AgentSandboxError] = TransferError) -> AgentSandboxError:
         """Return the error where no answer of the endpoint came, or none that can be read."""
@@ -246,54 +232,6 @@ class _Put:
                 raise TransferError
         return bytes(body)
 
-    def _judge(self, response: Response, body: bytes) -> PutResult:
-        given = _object(body)
-        refusal = None if response.status == 200 else _refusal(response, given)
-        if refusal is None and not self._may_have_begun:
-            raise TransferError(answered_status=response.status)
-        if response.status != 200:
-            raise refusal or self._broken()
-        result = PutResult(
-            _name(given, "upload_id"),
-            _name(given, "state"),
-            given.get("size_bytes", -1),
-            _name(given, "sha256"),
-        )
-        if result.size_bytes != self._size or result.sha256 != self._sha256.hexdigest():
-            raise DeclarationError
-        return result
-
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of an answer, an empty one where there is none."""
-    try:
-        given = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return given if isinstance(given, dict) else {}
-
-
-def _name(given: dict[str, Any], field: str) -> str:
-    value = given.get(field)
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise UploadOutcomeUnknownError(state="unknown")
-    return value
-
-
-def _refusal(response: Response, given: dict[str, Any]) -> AgentSandboxError | None:
-    """Return the error that the answer names; None for an answer of somebody else, as a proxy."""
-    codes = response.values(b"agent-sandbox-error")
-    cls = BY_CODE.get(codes[0].decode("latin-1")) if len(codes) == 1 else None
-    details = {
-        name: given[name]
-        for name, kind in (("state", str), ("limit", int))
-        if isinstance(given.get(name), kind)
-    }
-    try:
-        return None if cls is None else cls(**details)
-    except TypeError:  # not what this error needs
-        return None

@@ -17,6 +17,7 @@ from agent_sandbox.errors import (
     UploadCorruptError,
     UploadError,
     UploadExpiredError,
+    UploadNotFoundError,
     UploadNotReadyError,
     UploadOutcomeUnknownError,
     UploadTimeoutError,
@@ -326,3 +327,45 @@ async def test_a_record_whose_answer_is_lost_is_settled_by_reading_again(
     database.store.settle_place = settle  # type: ignore[method-assign, assignment]  # the fault
     placed = await service.place(ME, name, sink, "/a")
     assert (placed.replayed, sink.calls) == (False, 1)
+
+
+async def test_a_use_that_outlives_its_lease_gets_the_result_of_the_next_one(
+    database: Database, service: UploadService
+) -> None:
+    name, slow, quick = await stored(service), Gate(), Sink()
+    seen: list[Placed] = []
+
+    async def first() -> None:
+        seen.append(await service.place(ME, name, slow, "/slow"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(first)
+        await slow.entered.wait()
+        await database.advance(180_000)
+        done = await service.place(ME, name, quick, "/quick")
+        slow.leave.set()
+    assert (done.target.path, done.replayed) == ("/quick", False)
+    assert (seen[0].target.path, seen[0].result, seen[0].replayed) == ("/quick", done.result, True)
+
+
+async def test_looking_for_an_earlier_attempt_is_bounded(
+    database: Database, faults: BlobFaults
+) -> None:
+    class Lost(Sink):
+        async def inspect(self, upload: StoredUpload, target: PlaceTarget) -> None:
+            await anyio.sleep_forever()
+
+    service = UploadService(config(place_timeout_s=0.1, place_lease_s=0.2), database.store, faults)
+    name = await stored(service)
+    await database.store.claim_place(name, attempt="p", target="{}", lease_ms=0)
+    with anyio.fail_after(30), pytest.raises(UploadOutcomeUnknownError):
+        await service.place(ME, name, Lost(), "/a")
+
+
+async def test_a_download_is_not_placed(service: UploadService) -> None:
+    session, _secret = await service.stage_download(ME, "a", chunked(b"x"), 9)
+    sink = Sink()
+    with pytest.raises(UploadNotFoundError):
+        await service.place(ME, session.upload_id, sink, "/a")
+    assert sink.calls == 0
+    assert (await service.get(ME, session.upload_id)).state is State.STORED

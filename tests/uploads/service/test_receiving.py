@@ -13,6 +13,7 @@ from agent_sandbox.errors import (
     UploadBodyError,
     UploadBodyTimeoutError,
     UploadBusyError,
+    UploadConflictError,
     UploadFailedError,
     UploadOutcomeUnknownError,
     UploadRevokedError,
@@ -287,6 +288,21 @@ async def test_a_lost_claim_is_settled_by_its_token(
     one = await service.claim(session)
     assert (await service.receive(one, chunked(DATA))).state is State.STORED
     assert secret
+
+
+async def test_a_lost_claim_that_another_request_won_meanwhile_is_a_conflict(
+    database: Database, service: UploadService
+) -> None:
+    session, _secret = await service.create(ME, "a", len(DATA))
+    real = database.store.claim_put
+
+    async def lost(*arguments: object, **named: object) -> object:
+        await real(*arguments, **{**named, "attempt": "of another"})  # type: ignore[arg-type]
+        raise UploadOutcomeUnknownError("unknown")
+
+    database.store.claim_put = lost  # type: ignore[method-assign, assignment]  # the fault
+    with pytest.raises(UploadConflictError):
+        await service.claim(session)
 
 
 def test_a_stored_upload_shows_no_key() -> None:

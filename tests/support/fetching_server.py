@@ -13,7 +13,8 @@ import ssl
 import sys
 
 from agent_sandbox.cli import main
-from agent_sandbox.uploads.fetch import FetchPolicy, system_resolver
+from agent_sandbox.uploads.fetch import FetchPolicy
+from agent_sandbox.uploads.lookups import system_resolver
 from agent_sandbox.uploads.tools import backend
 
 

@@ -24,6 +24,7 @@ from agent_sandbox.errors import (
 )
 from agent_sandbox.uploads.addresses import is_public
 from agent_sandbox.uploads.exchange import Exchange, Response
+from agent_sandbox.uploads.lookups import system_resolver
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 """Takes a host and a port, returns every address that the name has."""
@@ -39,13 +40,6 @@ MAX_URL_CHARS = 2_048
 
 _URL = re.compile(r"[\x21-\x5b\x5d-\x7e]+")  # visible ASCII without the backslash
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-
-
-async def system_resolver(host: str, port: int) -> list[str]:
-    """Resolve a name as the operating system does."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=1)  # SOCK_STREAM
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 async def connect_tls(

@@ -62,12 +62,20 @@ def imported_names(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{module}.{alias.name}" if module == "agent_sandbox" else module
 
 
+def are_one(part: str, other: str) -> bool:
+    return part == other or {part, other} <= PARTS_OF_A_CLIENT
+
+
 def may_import(part: str, other: str) -> bool:
-    if part == other or {part, other} <= PARTS_OF_A_CLIENT:
+    if are_one(part, other):
         return True
     if LAYER[part] == LAYER[other] and LAYER[part] < 2:
         return True  # the two lowest layers may use each other; what must not be is a cycle upward
     return LAYER[other] < LAYER[part]
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
 
 
 def violations(package: Path) -> Iterator[str]:
@@ -84,6 +92,8 @@ def violations(package: Path) -> Iterator[str]:
                 other = below[0] if below and below[0] in known_parts(package) else ""
                 if not may_import(part, other):
                     yield f"{place}: layer {LAYER[part]} reaches for {LAYER[other]}"
+                elif not are_one(part, other) and any(_is_private(word) for word in below):
+                    yield f"{place}: it is private there"
             elif top not in sys.stdlib_module_names and part not in HOMES.get(top, set()):
                 yield f"{place}: {top} has its home elsewhere ({HOMES.get(top, 'nowhere yet')})"
 
@@ -108,6 +118,7 @@ def test_every_import_goes_downward_and_every_library_stays_at_home() -> None:
         ("wire/x.py", "from starlette.requests import Request", "starlette has its home elsewhere"),
         ("express/x.py", "import numpy", "numpy has its home elsewhere (nowhere yet)"),
         ("novel/x.py", "import os", "novel has no layer"),
+        ("cli/x.py", "from agent_sandbox.client._sinks import Bytes", "it is private there"),
     ],
 )
 def test_a_planted_violation_is_found(

@@ -8,11 +8,15 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import WAIT_S, Shell
+from tests.support.bad_peer import SANDBOX_ID, BadPeer, Talk, answer
 from tests.support.express import wait_until
+
+from agent_sandbox.client.local_files import SPILL_BYTES
 
 
 def test_a_file_goes_in_and_comes_out_again_byte_for_byte(shared: Shell, box: str) -> None:
@@ -72,13 +76,39 @@ def test_a_copy_that_breaks_leaves_the_old_file_and_no_other(shared: Shell, box:
     nowhere = shared.run("cp", f"{box}:/etc/passwd", "no/such/place")
     assert (nowhere.returncode, nowhere.stdout) == (1, b"")
     assert nowhere.stderr == b"agent-sandbox: no/such/place: No such file or directory\n"
-    shared.says("run", box, "truncate -s 1000M /tmp/huge")
-    with shared.start("cp", f"{box}:/tmp/huge", "place/old") as process:
-        wait_until(lambda: len(list(place.iterdir())) > 1, WAIT_S)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(WAIT_S) == 130
-        process.communicate()
-    shared.says("run", box, "rm /tmp/huge")
+    assert [path.name for path in place.iterdir()] == ["old"]
+    assert (place / "old").read_text() == "old"
+
+
+def stalls(size: int) -> Callable[[Talk], None]:
+    """Return a service whose file stops after half of its bytes, and goes no further."""
+
+    def script(talk: Talk) -> None:
+        if "Stat" in talk.requests[-1].line:
+            entry = {"name": "f", "path": "/f", "type": "FILE_TYPE_FILE", "size": str(size)}
+            body = json.dumps({"entry": entry}).encode()
+            talk.send(answer(body, headers=b"Content-Type: application/json\r\n"))
+        else:
+            talk.send(answer(bytes(size // 2), length=size))
+            talk.wait_end()
+
+    return script
+
+
+def test_ctrl_c_in_the_middle_of_a_copy_leaves_the_old_file_and_no_other(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = shell.files / "place"
+    place.mkdir()
+    (place / "old").write_text("old")
+    with BadPeer(stalls(4 * SPILL_BYTES)) as peer:
+        there = {"AGENT_SANDBOX_API_URL": peer.url, "AGENT_SANDBOX_URL": peer.url}
+        monkeypatch.setattr(Shell, "environment", {**shell.environment, **there})
+        with shell.start("cp", f"{SANDBOX_ID}:/f", "place/old") as process:
+            wait_until(lambda: len(list(place.iterdir())) > 1, WAIT_S)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(WAIT_S) == 130
+            assert process.communicate() == (b"", b"")
     assert [path.name for path in place.iterdir()] == ["old"]
     assert (place / "old").read_text() == "old"
 

@@ -11,7 +11,7 @@ import pytest
 from tests.client.conftest import Connect, sends
 from tests.support.bad_peer import BadPeer, answer
 
-from agent_sandbox.client._sinks import LocalFile
+from agent_sandbox.client.local_files import LocalFile
 from agent_sandbox.errors import TransferError
 
 WRITTEN = answer(b'[{"name":"f","type":"file","path":"/f"}]')

@@ -308,6 +308,10 @@ def _is_control(request: Request) -> bool:
 def _control_answer(request: Request) -> bytes:
     if request.line.startswith("DELETE") or request.line.split()[1].endswith("/timeout"):
         return b"HTTP/1.1 204 No Content\r\n\r\n"
+    if request.line.startswith("GET /v2/sandboxes"):
+        times = {"startedAt": "2026-01-01T00:00:00Z", "endAt": "2099-01-01T00:00:00Z"}
+        info = {"templateID": "base", "sandboxID": SANDBOX_ID, "state": "running", **times}
+        return answer(json.dumps([info]).encode(), headers=b"Content-Type: application/json\r\n")
     body = json.dumps(
         {
             "templateID": "base",

@@ -7,14 +7,11 @@ import posixpath
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from agent_sandbox.errors import PathError
 from agent_sandbox.limits import MAX_TTL_S
 from agent_sandbox.paths import canonical_path
-
-if TYPE_CHECKING:
-    from agent_sandbox.models import SandboxInfo
 
 
 class Usage(Exception):  # noqa: N818 - it is an answer to the user, not an error of the program
@@ -63,17 +60,6 @@ def fail(line: str, status: int) -> int:
 def add_json(to: argparse.ArgumentParser, promise: str = "print JSON, for programs") -> None:
     """Add `--json`."""
     to.add_argument("--json", action="store_true", help=promise)
-
-
-def sandbox_fields(info: SandboxInfo) -> dict[str, object]:
-    """Return what JSON says about a sandbox."""
-    return {
-        "sandbox_id": info.sandbox_id,
-        "state": info.state,
-        "started_at": info.started_at.isoformat(),
-        "end_at": info.end_at.isoformat(),
-        "metadata": info.metadata,
-    }
 
 
 def remote_path(path: str, prog: str, *, directory: bool = True) -> str:

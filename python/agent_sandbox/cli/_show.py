@@ -8,10 +8,13 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-_QUIET_S = 1.0
-"""Work that is done by then shows no progress."""
+if TYPE_CHECKING:
+    from agent_sandbox.models import SandboxInfo
+
+QUIET_S = 1.0
+"""Work that is done by then shows no progress, unless it was asked for."""
 
 
 def plain(text: str) -> str:
@@ -38,6 +41,17 @@ def as_json(value: Any) -> None:
     """
     text = json.dumps(value, ensure_ascii=False)
     print("".join(c if c.isprintable() and _fits(c) else json.dumps(c)[1:-1] for c in text))
+
+
+def sandbox_fields(info: SandboxInfo) -> dict[str, object]:
+    """Return what JSON says about a sandbox."""
+    return {
+        "sandbox_id": info.sandbox_id,
+        "state": info.state,
+        "started_at": info.started_at.isoformat(),
+        "end_at": info.end_at.isoformat(),
+        "metadata": info.metadata,
+    }
 
 
 def table(
@@ -124,10 +138,12 @@ class Progress:
     Args:
         label: What is transferred.
         total_bytes: How much it is thought to be, or None.
+        quiet_s: How long it takes before anything is shown.
     """
 
-    def __init__(self, label: str, total_bytes: int | None) -> None:
+    def __init__(self, label: str, total_bytes: int | None, *, quiet_s: float = QUIET_S) -> None:
         self._label, self._total = plain(label), total_bytes
+        self._quiet_s = quiet_s
         self._done = 0
         self._since = time.monotonic()
         self._bar: Any = None
@@ -147,15 +163,15 @@ class Progress:
 
     def advance(self, count: int) -> None:
         """Count bytes that went by."""
-        self._done += count
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._done)
-        elif time.monotonic() - self._since > _QUIET_S and sys.stderr.isatty():
-            self._begin()
+        self.reach(self._done + count)
 
-    def seconds(self) -> float:
-        """Return the time it has taken so far."""
-        return time.monotonic() - self._since
+    def reach(self, done: int, total: int | None = None) -> None:
+        """Say how many bytes have gone by, and of how many, where that is known only now."""
+        self._done, self._total = done, self._total if total is None else total
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, total=self._total)
+        elif time.monotonic() - self._since >= self._quiet_s and sys.stderr.isatty():
+            self._begin()
 
     def _begin(self) -> None:
         from rich import progress

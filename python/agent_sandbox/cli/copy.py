@@ -119,12 +119,12 @@ class _Counted:
 def _get(sandbox: Sandbox, path: str, target: str) -> dict[str, object]:
     from agent_sandbox.bytestream import Sha256
     from agent_sandbox.cli._show import Progress
-    from agent_sandbox.client._sinks import LocalFile
+    from agent_sandbox.client.local_files import LocalFile
 
     digest = Sha256()
     count = 0
     goal = Path(target) if target == "-" else _goal(target, path)
-    file = LocalFile(goal, None, None)
+    file = LocalFile(goal)
     size = sandbox.files.stat(path).size_bytes  # for the eye alone: it may be another by then
     with Progress(path, size) as progress, sandbox.files.stream(path) as chunks:
         try:
@@ -150,7 +150,7 @@ def _get(sandbox: Sandbox, path: str, target: str) -> dict[str, object]:
 
 def _goal(target: str, path: str) -> Path:
     """Return the regular file, there or not yet, that a remote one is to become."""
-    from agent_sandbox.client.operations.transfer import local_goal
+    from agent_sandbox.client.local_files import local_goal
 
     goal = Path(target)
     if goal.is_dir():

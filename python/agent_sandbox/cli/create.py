@@ -50,7 +50,7 @@ def _run(arguments: argparse.Namespace) -> None:
         sandbox = client.create(ttl_seconds=arguments.ttl, metadata=dict(arguments.metadata))
         info = client.info(sandbox.sandbox_id)
     if arguments.json:
-        _show.as_json(_arguments.sandbox_fields(info))
+        _show.as_json(_show.sandbox_fields(info))
         return
     print(info.sandbox_id)
     _show.note(

@@ -42,7 +42,7 @@ def _run_list(arguments: argparse.Namespace) -> None:
     except SandboxNotFoundError:  # no service runs
         found = []
     if arguments.json:
-        _show.as_json([_arguments.sandbox_fields(info) for info in found])
+        _show.as_json([_show.sandbox_fields(info) for info in found])
         return
     if not found:
         _show.note("There are no sandboxes. agent-sandbox create makes one.")

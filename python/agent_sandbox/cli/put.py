@@ -14,7 +14,6 @@ from agent_sandbox.errors import EXIT_STATUS, AgentSandboxError
 SECRET_VARIABLE = "AGENT_SANDBOX_UPLOAD_SECRET"  # noqa: S105 - a name, no secret
 _PROG = "agent-sandbox put"
 _LONGEST_SECRET = 4_096
-_BAR_WIDTH = 30
 
 _EXAMPLES = f"""\
 examples:
@@ -35,21 +34,21 @@ def _add(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import asyncio
 
+    from agent_sandbox.cli import _show
     from agent_sandbox.uploads.put import put_file
 
     if not arguments.file.exists():  # told before anybody is asked for the code
         raise Usage(_PROG, f"{arguments.file}: {os.strerror(errno.ENOENT)}")
     secret = _secret()
-    bar = _Bar()
     try:
-        result = asyncio.run(put_file(arguments.url, secret, arguments.file, progress=bar.show))
+        with _show.Progress(str(arguments.file), None, quiet_s=0) as bar:
+            result = asyncio.run(
+                put_file(arguments.url, secret, arguments.file, progress=bar.reach)
+            )
     except AgentSandboxError as error:
-        bar.end()
         print(f"agent-sandbox: {_text(error)}", file=sys.stderr)
         print(f"next: {_advice(error)}", file=sys.stderr)
         return EXIT_STATUS[error.category]
-    finally:
-        bar.end()
     print(f"stored: {result.size_bytes} bytes, sha256 {result.sha256}")
     print(f"next: tell your assistant that upload {result.upload_id} is there.", file=sys.stderr)
     return 0
@@ -108,33 +107,6 @@ _OWN_TEXT = {
     "E7025": "The file has another size than the one that was declared; the attempt is not used.",
 }
 """What happened, where the text for agents speaks of schemas and headers."""
-
-
-class _Bar:
-    """A line of progress on a terminal; silent elsewhere."""
-
-    def __init__(self) -> None:
-        self._shown = False
-        self._tenths = -1
-        self._terminal = sys.stderr.isatty()
-
-    def show(self, done: int, total: int) -> None:
-        """Draw the bar, at most a thousand times."""
-        tenths = 1000 * done // total if total else 1000
-        if not self._terminal or tenths == self._tenths:
-            return
-        self._tenths = tenths
-        filled = _BAR_WIDTH * tenths // 1000
-        line = "#" * filled + "." * (_BAR_WIDTH - filled)
-        amount = f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"  # as cp and ls count
-        print(f"\r[{line}] {tenths // 10:3d} %  {amount}", end="", file=sys.stderr, flush=True)
-        self._shown = True
-
-    def end(self) -> None:
-        """End the line."""
-        if self._shown:
-            print(file=sys.stderr)
-            self._shown = False
 
 
 PUT = Command("put", "send a file to an upload session", _EXAMPLES, _add, _run)

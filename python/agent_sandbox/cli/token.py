@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 
+from agent_sandbox.cli import _arguments
 from agent_sandbox.cli._arguments import Command
 
 _EXAMPLES = """\
@@ -23,15 +23,16 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "action", metavar="new", choices=("new",), help="make a token; nothing is stored"
     )
     parser.add_argument("name", metavar="NAME", help="who gets it, for you to read in the file")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    _arguments.add_json(parser, "print one JSON object")
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    from agent_sandbox.cli import _show
     from agent_sandbox.mcp_server.auth.tokens import make_token
 
     made = make_token(arguments.name)
     if arguments.json:
-        print(json.dumps({"id": made.id, "token": made.token, "line": made.line}))
+        _show.as_json({"id": made.id, "token": made.token, "line": made.line})
         return
     print(f"token, for the client; it is shown only now:\n  {made.token}")
     print(f"line, for the file of --token-file:\n  {made.line}")

@@ -1,22 +1,15 @@
-"""What becomes of a body: bytes, an unpacked one, a value, a local file, nothing."""
+"""What becomes of a body: bytes, an unpacked one, a value, nothing (`local_files`: a file)."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 import zlib
 from collections.abc import Callable
-from pathlib import Path
-from typing import IO, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
 from agent_sandbox.bytestream import CappedBytes, SizeLimitError
 from agent_sandbox.errors import AgentSandboxError, FileSizeLimitError, TransferError
-
-SPILL_BYTES = 1_048_576
-"""Bytes that are held before they are written to a local file at once."""
 
 PARSE_INLINE_BYTES = 131_072
 """An answer above this is parsed in a worker thread, so that an event loop is not held up."""
@@ -197,74 +190,3 @@ class Nothing:
 
     def discard(self) -> None:
         """Nothing to undo."""
-
-
-class LocalFile:
-    """Writes a body to a temporary file beside its goal and renames it at the end.
-
-    The goal is old or complete and new, never partial; a failure leaves no temporary file. A new
-    file has mode 0666 less the umask, a replaced one keeps its permission bits, and nobody but
-    the owner can open it before it has them.
-
-    Args:
-        goal: Where the file goes.
-        limit: Bound in bytes, or None.
-        declared: What Content-Length said, or None.
-    """
-
-    slow = True
-
-    def __init__(self, goal: Path, limit: int | None, declared: int | None) -> None:
-        self._goal = goal
-        self._count = Count(limit, declared)
-        self._held: list[bytes] = []
-        self._held_bytes = 0
-        self._temp: Path | None = None
-        self._file: IO[bytes] | None = None
-
-    def feed(self, chunk: bytes) -> bool:
-        """Count a chunk and hold it; returns whether it is time to `spill`."""
-        self._count.add(chunk)
-        self._held.append(chunk)
-        self._held_bytes += len(chunk)
-        return self._held_bytes >= SPILL_BYTES
-
-    def spill(self) -> None:
-        """Write what is held to the disk."""
-        if self._file is None:
-            # A name of our own beside the goal, so that the rename stays in one file system;
-            # O_EXCL never follows or reuses what somebody else put there.
-            temp = self._goal.with_name(f".{secrets.token_hex(12)}.part")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            # What replaces a file must not be more open than that, also while it grows.
-            mode = 0o600 if self._goal.exists() else 0o666
-            self._temp = temp  # before there is one: Ctrl-C may come between the two
-            self._file = os.fdopen(os.open(temp, flags, mode), "wb")
-        self._file.writelines(self._held)
-        self._held.clear()
-        self._held_bytes = 0
-
-    def finish(self) -> int:
-        self._count.end()
-        self.spill()
-        file, temp = self._file, self._temp
-        if file is None or temp is None:
-            raise TransferError
-        file.flush()
-        with contextlib.suppress(FileNotFoundError):
-            os.fchmod(file.fileno(), self._goal.stat().st_mode & 0o777)
-        if os.fstat(file.fileno()).st_size != self._count.bytes_seen:
-            raise TransferError
-        file.close()
-        temp.replace(self._goal)
-        self._temp = None
-        return self._count.bytes_seen
-
-    def discard(self) -> None:
-        self._held.clear()
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # a full disk: the file goes anyway
-                self._file.close()
-        if self._temp is not None:
-            self._temp.unlink(missing_ok=True)
-            self._temp = None

@@ -8,8 +8,8 @@ from agent_sandbox.client._calls import Target
 from agent_sandbox.client._content import AsyncWritable
 from agent_sandbox.client._drive_async import AsyncDriver
 from agent_sandbox.client._streams import AsyncStream
+from agent_sandbox.client.local_files import LocalPath
 from agent_sandbox.client.operations import filesystem, transfer
-from agent_sandbox.client.operations.transfer import LocalPath
 from agent_sandbox.models import FileEvent, FileInfo, WriteInfo
 
 

@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +19,7 @@ from tests.mcp_server.transfers.test_journey import fields
 from tests.mcp_server.transfers.test_server import found_in, put
 from tests.support import nginx
 from tests.support.mcp_servers import ERAS, connected, environment, http_server, stdio_command
+from tests.support.raw_http import RawClient, request
 
 from agent_sandbox.mcp_server.transfers.audit_file import audit_file
 
@@ -190,19 +190,21 @@ async def test_a_put_under_way_does_not_hold_up_the_end_of_a_stdio_server(tmp_pa
     async with connected(stdio_command(), ERAS[0], env=env, errors=errors) as client:
         given = await fields(client, "create_upload_url", filename="a", size_bytes=1_000_000)
         parts = urlsplit(given["url"])
-        sending = socket.create_connection((parts.hostname or "", parts.port or 0), timeout=30)
-        head = f"PUT {parts.path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n"
-        head += f"Authorization: {given['headers']['Authorization']}\r\n\r\n"
-        sending.sendall(head.encode() + b"x" * 1000)
-        for _ in range(200):
-            looked = await fields(client, "get_upload", upload_id=given["upload_id"])
-            if looked["state"] == "receiving":
-                break
-            await asyncio.sleep(0.05)  # nothing tells that the first bytes were read
+        sending = await asyncio.to_thread(RawClient, parts.port or 0)
+        sending.send(
+            request(
+                "PUT",
+                parts.path,
+                f"Authorization: {given['headers']['Authorization']}",
+                "Content-Length: 1000000",
+                "Expect: 100-continue",
+            )
+        )
+        assert (await asyncio.to_thread(sending.answer)).status == 100  # the attempt is taken
+        sending.send(b"x" * 1000)
+        looked = await fields(client, "get_upload", upload_id=given["upload_id"])
         assert looked["state"] == "receiving"
-        began = time.monotonic()
-    assert time.monotonic() - began < 20
-    sending.close()
+    sending.sock.close()
     # It ended in order, not by being killed: its directory is gone, and it complained of nothing.
     assert found_in(tmp_path) == []
     errors.seek(0)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from agent_sandbox.client._answers import READ, WRITE, require_framing, require_identity
 from agent_sandbox.client._calls import Call, Decoder, Head, Operation, Sink, exchange
 from agent_sandbox.client._content import AsyncWritable, Content, ReadableFile
-from agent_sandbox.client._sinks import Bytes, Count, Gunzipped, LocalFile, Nothing, Parsed
+from agent_sandbox.client._sinks import Bytes, Count, Gunzipped, Nothing, Parsed
+from agent_sandbox.client.local_files import LocalFile, LocalPath, local_goal
 from agent_sandbox.client.operations._checks import checked_deadline, checked_max_bytes
 from agent_sandbox.errors import (
     DeclarationError,
@@ -30,8 +29,6 @@ from agent_sandbox.wire import e2b
 
 MAX_WRITTEN_BYTES = 65_536
 """Longest answer to a write."""
-
-LocalPath = str | os.PathLike[str]
 
 
 def read_bytes(
@@ -154,24 +151,6 @@ def download(
             )
         )
     )
-
-
-def local_goal(local: LocalPath) -> Path:
-    """Return the regular file, there or not yet, that a local path names through its links.
-
-    Raises:
-        OSError: Something else is there, and replacing it would destroy it.
-    """
-    goal = Path(os.path.realpath(local))
-    try:
-        mode = goal.stat().st_mode
-    except FileNotFoundError:
-        return goal
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if not stat.S_ISREG(mode):
-        raise OSError("not a regular file")
-    return goal
 
 
 def write(path: str, data: AsyncWritable, deadline_s: float | None) -> Operation[WriteInfo]:

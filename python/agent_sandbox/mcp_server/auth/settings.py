@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agent_sandbox.errors import ConfigError
+from agent_sandbox.loopback import is_loopback
 
 ALGORITHMS: dict[str, tuple[str, str | None]] = {
     "RS256": ("RSA", None),
@@ -78,7 +79,7 @@ def _is_safe_url(url: str) -> bool:
         host = parts.hostname
     except ValueError:
         return False
-    secure = parts.scheme == "https" or (
-        parts.scheme == "http" and host in ("localhost", "127.0.0.1", "::1")
-    )
-    return secure and bool(host) and "@" not in parts.netloc and not parts.fragment
+    if not host:
+        return False
+    secure = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
+    return secure and "@" not in parts.netloc and not parts.fragment

@@ -32,8 +32,12 @@ _START = "import json, sys; from agent_sandbox.mcp_server.app import McpConfig, 
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return this environment without settings of ours, with warnings as errors, plus `more`."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("AGENT_SANDBOX_", "E2B_"))}
+    """Return this environment without settings of ours, with warnings as errors, plus `more`.
+
+    Output is buffered as it is for people, whatever the tests themselves run with.
+    """
+    ours = ("AGENT_SANDBOX_", "E2B_", "PYTHONUNBUFFERED")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     if os.environ.get("AGENT_SANDBOX_PURE_PYTHON"):
         kept["AGENT_SANDBOX_PURE_PYTHON"] = os.environ["AGENT_SANDBOX_PURE_PYTHON"]
     return kept | {"PYTHONWARNINGS": "error"} | dict(more or {})

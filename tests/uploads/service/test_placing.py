@@ -369,3 +369,27 @@ async def test_a_download_is_not_placed(service: UploadService) -> None:
         await service.place(ME, session.upload_id, sink, "/a")
     assert sink.calls == 0
     assert (await service.get(ME, session.upload_id)).state is State.STORED
+
+
+@pytest.mark.parametrize("fault", ["flipped", "longer", "shorter"])
+async def test_a_file_that_is_not_what_was_stored_is_never_handed_out_whole(
+    service: UploadService, tmp_path: Path, fault: str
+) -> None:
+    data = bytes(600_000)  # several chunks
+    name = await stored(service, data)
+    [path] = [one for one in (tmp_path / "blobs").rglob("*") if one.is_file()]
+    changed = {"flipped": data[:-1] + b"x", "longer": data * 3, "shorter": data[:-1]}
+    path.write_bytes(changed[fault])
+    got: list[int] = []
+
+    class Greedy(Sink):
+        async def place(
+            self, upload: StoredUpload, data: AsyncIterator[bytes], target: PlaceTarget
+        ) -> Mapping[str, Any]:
+            async for chunk in data:
+                got.append(len(chunk))
+            return {}
+
+    with pytest.raises(UploadCorruptError):
+        await service.place(ME, name, Greedy(), "/a")
+    assert 0 < sum(got) < len(data)

@@ -344,3 +344,9 @@ async def test_a_claim_that_cannot_be_looked_up_is_not_called_unused(
         await service.claim(session)
     database.store.read = real[1]  # type: ignore[method-assign]  # mended
     assert (await service.get(ME, session.upload_id)).state is State.RECEIVING
+
+
+async def test_a_digest_may_be_declared_in_capitals(service: UploadService) -> None:
+    session, _secret = await service.create(ME, "a", len(DATA), sha256(DATA).upper())
+    stored = await service.receive(await service.claim(session), chunked(DATA))
+    assert (stored.state, stored.sha256) == (State.STORED, sha256(DATA))

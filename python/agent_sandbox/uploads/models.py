@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from agent_sandbox.errors import ConfigError
+from agent_sandbox.errors import ArgumentError, ConfigError
 from agent_sandbox.uploads.secrets import KeepsSecrets
 from agent_sandbox.uploads.states import Phase, State
 
@@ -22,10 +22,19 @@ class Principal:
         credential_id: The credential connection, never the credential itself: the id of a static
             token; issuer, client and subject of OAuth; a random id of the process under STDIO.
         workspace: What quotas and stored bytes belong to.
+
+    Raises:
+        ArgumentError: E2001, one of them is no Unicode text without NUL.
     """
 
     credential_id: str
     workspace: str
+
+    def __post_init__(self) -> None:
+        # A database would refuse it, and with it what others wait to have done at the same time.
+        for text in (self.credential_id, self.workspace):
+            if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+                raise ArgumentError
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +89,30 @@ class UploadsConfig(KeepsSecrets):
     download_path: str = "/downloads"
 
     def __post_init__(self) -> None:
-        if len(self.server_key) < 32 or self.place_lease_s <= self.place_timeout_s:
-            raise ConfigError
+        if len(self.server_key) < 32:
+            raise ConfigError(reason="The server key of uploads needs 32 bytes.")
         if not self.public_url.startswith(("https://", "http://")) or self.public_url[-1] == "/":
-            raise ConfigError
+            raise ConfigError(
+                reason="The public URL of uploads is a http or https address without a slash at"
+                " its end."
+            )
+        paths = (self.upload_path, self.download_path)
+        if paths[0] == paths[1] or any(path[:1] != "/" or path[-1:] == "/" for path in paths):
+            raise ConfigError(
+                reason="The paths of uploads and downloads differ, and begin, but do not end, with"
+                " a slash."
+            )
+        names = self.allowed_extensions or ()
+        if any(name != name.lower() or name[:1] != "." for name in names):
+            raise ConfigError(
+                reason="Extensions for uploads are written in lower case, with the dot."
+            )
+        if self.place_lease_s <= self.place_timeout_s:
+            raise ConfigError(reason="The lease of a use must be longer than its time.")
+        times = (self.put_lifetime_s, self.use_lifetime_s, self.keep_s, self.place_timeout_s)
+        deadlines = (self.header_deadline_s, self.idle_deadline_s, self.body_deadline_s)
+        if min(*times, *deadlines) <= 0 or self.creates_per_minute < 1:
+            raise ConfigError(reason="Times and the rate of uploads are more than 0.")
 
     def endpoint(self, kind: Kind, upload_id: str) -> str:
         """Return the path of a session's transfer endpoint; the secret is bound to it."""

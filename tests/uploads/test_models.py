@@ -35,9 +35,6 @@ def test_settings_that_cannot_work_are_refused_with_a_reason(wrong: dict[str, An
     with pytest.raises(ConfigError) as refusal:
         config(**wrong)
     assert refusal.value.reason
-    assert not any(
-        str(value) in str(refusal.value) for value in wrong.values() if len(str(value)) > 3
-    )
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "a\udfff"])

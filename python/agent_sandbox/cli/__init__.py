@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from agent_sandbox import __version__
-from agent_sandbox.cli._arguments import Command, Parser, Usage, fail
+from agent_sandbox.cli._arguments import Command, Help, Parser, Usage, fail
 from agent_sandbox.cli.copy import CP
 from agent_sandbox.cli.create import CREATE
 from agent_sandbox.cli.doctor import DOCTOR
@@ -118,7 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Files and commands in sandboxes, for AI agents and people: an MCP server, a"
         " sandbox service, and commands.",
         epilog=_NEXT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -132,7 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
                 help=command.promise,
                 description=f"{command.promise[0].upper()}{command.promise[1:]}.",
                 epilog=command.examples,
-                formatter_class=argparse.RawDescriptionHelpFormatter,
+                formatter_class=Help,
                 allow_abbrev=False,
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import posixpath
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -23,11 +23,35 @@ class Usage(Exception):  # noqa: N818 - it is an answer to the user, not an erro
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises `Usage` instead of ending the process."""
+    """A parser that raises `Usage` instead of ending the process.
+
+    What a command does not know is its own mistake, so that its own help is named; argparse would
+    leave it to the parser of all commands.
+    """
+
+    def parse_known_args(  # type: ignore[override]  # one way of calling it is enough
+        self,
+        args: Sequence[str] | None = None,
+        namespace: argparse.Namespace | None = None,
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse everything, or raise the mistake."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         """Raise the mistake."""
         raise Usage(self.prog, message)
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Wraps a description, and leaves text that has lines of its own, as examples do."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return super()._fill_text(text, width, indent)
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,21 +29,20 @@ def add(parser: argparse.ArgumentParser) -> None:
     option(
         "--upload-host",
         type=_arguments.host,
-        default="127.0.0.1",
         metavar="HOST",
         help="under stdio: address that transfers listen on (127.0.0.1)",
     )
     option(
         "--upload-port",
         type=_arguments.port,
-        default=0,
         metavar="PORT",
         help="under stdio: port that transfers listen on, 0 for any free one (0)",
     )
     option(
         "--uploads-dir",
         metavar="DIR",
-        help="where sessions and files are kept (a directory of this user's own)",
+        help="where sessions and files are kept (a directory of this user's own, in"
+        " AGENT_SANDBOX_UPLOADS_DIR if that is set)",
     )
     option(
         "--uploads-database",
@@ -116,8 +115,8 @@ def settings(arguments: argparse.Namespace) -> TransferSettings:
     database = arguments.uploads_database or os.environ.get("AGENT_SANDBOX_UPLOADS_DATABASE")
     return TransferSettings(
         public_url=arguments.upload_url,
-        host=arguments.upload_host,
-        port=arguments.upload_port,
+        host=arguments.upload_host or "127.0.0.1",
+        port=arguments.upload_port or 0,
         directory=arguments.uploads_dir,
         database=database or None,
         bucket=arguments.uploads_bucket,

@@ -41,6 +41,33 @@ def _add(parser: argparse.ArgumentParser) -> None:
         default="stdio",
         help="stdio for a client that starts this command, http for one that connects (stdio)",
     )
+    add(
+        "--ttl",
+        type=_arguments.ttl,
+        default=DEFAULT_TTL_S,
+        metavar="SECONDS",
+        help=f"life of a sandbox after its last use, 1 to {MAX_TTL_S} ({DEFAULT_TTL_S})",
+    )
+    _add_http(parser)
+    _add_credentials(parser)
+    where = parser.add_argument_group(
+        "where the sandboxes are",
+        "Without any of these: AGENT_SANDBOX_PROVIDER, _API_URL, _URL and _API_KEY, else an"
+        " embedded service that ends with this command.",
+    )
+    where.add_argument(
+        "--provider",
+        choices=("local", "express", "node"),
+        help="embedded, a service at --api-url, or E2B's SDK for JavaScript (docs/sdk.md)",
+    )
+    where.add_argument("--api-url", metavar="URL", help="control plane of the service")
+    where.add_argument("--sandbox-url", metavar="URL", help="data plane, where it is elsewhere")
+    _arguments.add_isolation(parser.add_argument_group("embedded sandboxes"))
+    _uploads.add(parser)
+
+
+def _add_http(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("where HTTP listens, with --transport http").add_argument
     add("--host", type=_arguments.host, help="address to listen on (127.0.0.1)")
     add("--port", type=_arguments.port, help="port to listen on, 0 for any free one (8000)")
     add(
@@ -62,28 +89,6 @@ def _add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="listen on an address that others reach, without credentials",
     )
-    add(
-        "--ttl",
-        type=_arguments.ttl,
-        default=DEFAULT_TTL_S,
-        metavar="SECONDS",
-        help=f"life of a sandbox after its last use, 1 to {MAX_TTL_S} ({DEFAULT_TTL_S})",
-    )
-    _add_credentials(parser)
-    where = parser.add_argument_group(
-        "where the sandboxes are",
-        "Without any of these: AGENT_SANDBOX_PROVIDER, _API_URL, _URL and _API_KEY, else an"
-        " embedded service that ends with this command.",
-    )
-    where.add_argument(
-        "--provider",
-        choices=("local", "express", "node"),
-        help="embedded, a service at --api-url, or E2B's SDK for JavaScript (docs/sdk.md)",
-    )
-    where.add_argument("--api-url", metavar="URL", help="control plane of the service")
-    where.add_argument("--sandbox-url", metavar="URL", help="data plane, where it is elsewhere")
-    _arguments.add_isolation(parser.add_argument_group("embedded sandboxes"))
-    _uploads.add(parser)
 
 
 def _add_credentials(parser: argparse.ArgumentParser) -> None:
@@ -132,15 +137,17 @@ _HTTP_ONLY = (
     "oauth_scope",
     "oauth_deny_file",
 )
+_STDIO_ONLY = ("upload_host", "upload_port")
 
 
 def _run(arguments: argparse.Namespace) -> None:
     over_http = arguments.transport == "http"
-    for option in _HTTP_ONLY:
+    needed = "stdio" if over_http else "http"
+    for option in _STDIO_ONLY if over_http else _HTTP_ONLY:
         value = getattr(arguments, option)
-        given = value is not None and value is not False and value != []  # port 0 is given, too
-        if given and not over_http:
-            raise Usage("agent-sandbox mcp", f"--{option.replace('_', '-')} needs --transport http")
+        if value is not None and value is not False and value != []:  # port 0 is given, too
+            named = option.replace("_", "-")
+            raise Usage("agent-sandbox mcp", f"--{named} needs --transport {needed}")
     from agent_sandbox.mcp_server.app import run_http, run_stdio
     from agent_sandbox.mcp_server.config import McpConfig
 

@@ -37,7 +37,6 @@ from agent_sandbox.uploads.service import UploadService
 _log = logging.getLogger(__name__)
 
 _KEPT_ATTEMPTS = 1_000
-_UNUSABLE = "Uploads cannot use their directory or address."
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +145,10 @@ class Uploads:
                 log_unexpected("the end of uploads", error)
                 return
             if isinstance(error, OSError):
-                _log.error("uploads cannot start (%s)", type(error).__name__)
-                raise ConfigError(reason=_UNUSABLE) from None
+                kind = type(error).__name__
+                raise ConfigError(
+                    reason=f"Uploads cannot use their directory or address ({kind})."
+                ) from None
             raise
         finally:
             self._ended.set()

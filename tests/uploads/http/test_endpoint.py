@@ -50,6 +50,13 @@ def test_options_of_a_foreign_origin_allows_nothing(server: UploadServer, origin
         answer = server.send(request("OPTIONS", path, *lines))
         assert answer.status == 204
         assert not [name for name in answer.headers if "allow" in name]
+        assert not {"content-length", "content-type"} & set(answer.headers)  # RFC 9110 8.6
+
+
+def test_a_request_of_two_origins_is_of_none(server: UploadServer) -> None:
+    lines = ("Origin: https://app.example", "Origin: https://evil.example")
+    answer = server.send(request("OPTIONS", "/uploads/x", *lines))
+    assert not [name for name in answer.headers if "allow" in name]
 
 
 def test_options_of_a_configured_origin_allows_put(server: UploadServer) -> None:

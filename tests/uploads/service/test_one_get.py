@@ -28,7 +28,9 @@ async def test_a_download_is_given_once_and_then_gone(
     admitted = await service.authorise(session.upload_id, session.endpoint, secret, kind="download")
     download = await service.claim_download(admitted)
     assert b"".join([chunk async for chunk in download]) == data
-    await download.aclose()
+    for _ in range(2):
+        await download.aclose()
+    assert service.tally().bytes["out"] == len(data)
     assert await objects(faults) == []
     with pytest.raises(DownloadUsedError):
         await service.authorise(session.upload_id, session.endpoint, secret, kind="download")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -119,6 +120,24 @@ async def test_the_sweep_follows_the_table(
     for name in (pending.upload_id, kept, used):
         with pytest.raises(UploadNotFoundError):
             await service.get(ME, name)
+
+
+async def test_a_session_that_cannot_be_settled_holds_no_other_one_up(
+    database: Database, service: UploadService, faults: BlobFaults
+) -> None:
+    sessions = [await crashed(database, service, faults, "claimed") for _ in range(3)]
+    stuck = sorted(session.upload_id for session in sessions)[0]  # they are settled in this order
+    real = database.store.finish_put
+
+    async def finish(upload_id: str, **named: Any) -> UploadSession | None:
+        if upload_id == stuck:
+            raise UploadBusyError
+        return await real(upload_id, **named)
+
+    database.store.finish_put = finish  # type: ignore[method-assign]  # the fault
+    assert await service.recover(abandon_all=True) == 2
+    database.store.finish_put = real  # type: ignore[method-assign]  # mended
+    assert await service.recover(abandon_all=True) == 1
 
 
 async def test_a_failed_delete_keeps_the_row_until_it_works(

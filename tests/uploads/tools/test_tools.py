@@ -17,7 +17,7 @@ from tests.support.upload_parts import FOREIGN, ME, Sink, chunked, config, sha25
 from agent_sandbox.errors import ConfigError, UploadOutcomeUnknownError
 from agent_sandbox.uploads.blobs.local import LocalBlobs
 from agent_sandbox.uploads.fetch import FetchPolicy
-from agent_sandbox.uploads.models import PlaceTarget, Principal, StoredUpload
+from agent_sandbox.uploads.models import PlaceTarget, Principal, StoredUpload, UploadSession
 from agent_sandbox.uploads.service import PROBE_NAME, UploadService
 from agent_sandbox.uploads.store.sqlite import SqliteStore
 from agent_sandbox.uploads.tools import (
@@ -285,6 +285,36 @@ async def test_a_probe_is_known_to_every_replica_and_only_to_its_caller(made: Ma
     await made.put(first["probe"], b"")
     assert (await call(there, "check_transfer"))["put"] == "arrived"
     assert (await call(here, "check_transfer"))["put"] == "not_tried"  # told already
+
+
+async def test_a_probe_that_fails_or_still_arrives_is_told_apart(made: Made) -> None:
+    tools = upload_tools(made.service, principal=ME)
+    first = await call(tools, "check_transfer")
+    with pytest.raises(Exception, match="not the declared file"):
+        await made.put(first["probe"], b"no probe is this long")
+    second = await call(tools, "check_transfer")
+    assert second["put"] == "failed"
+    ends = anyio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        await ends.wait()
+        async for chunk in chunked(b""):
+            yield chunk
+
+    real = made.service.get
+
+    async def get(principal: Principal, upload_id: str, wait_s: float = 0.0) -> UploadSession:
+        if wait_s:
+            ends.set()
+        return await real(principal, upload_id, wait_s)
+
+    session = await made.service.get(ME, second["probe"]["upload_id"])
+    attempt = await made.service.claim(session)
+    made.service.get = get  # type: ignore[method-assign]  # the body ends once it is waited for
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(made.service.receive, attempt, slow())
+            assert (await call(tools, "check_transfer"))["put"] == "arrived"
 
 
 async def test_a_file_of_the_callers_is_no_probe(made: Made) -> None:

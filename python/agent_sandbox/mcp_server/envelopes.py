@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import pydantic_core
 from mcp_types import (
     INVALID_REQUEST,
     PARSE_ERROR,
@@ -20,6 +19,10 @@ from mcp_types import (
     RequestId,
 )
 from pydantic import ValidationError
+
+from agent_sandbox.mcp_server import strict_json
+
+DOUBTFUL = "The message names a member of an object twice, or has a number that is too large."
 
 KEPT_BYTES = 4_096
 """How much of a long line is kept at each end, to look for its id."""
@@ -146,9 +149,12 @@ def parse_message(line: bytes) -> JSONRPCMessage | Refusal:
     The SDK's own adapter tries every kind of message and copies a large text for each.
     """
     try:
-        value = pydantic_core.from_json(line, allow_inf_nan=False)
-    except ValueError:
-        return Refusal(error_answer(PARSE_ERROR, "Parse error: the line is not valid JSON."))
+        value = strict_json.parse(line)
+    except strict_json.NotJsonError as error:
+        return Refusal(error_answer(PARSE_ERROR, f"Parse error: the line {error.reason}."))
+    except strict_json.DoubtfulJsonError:
+        request_id = peek_id(line[:KEPT_BYTES], line[-KEPT_BYTES:]) if _has_one_id(line) else None
+        return Refusal(error_answer(INVALID_REQUEST, DOUBTFUL, request_id))
     if not isinstance(value, dict):
         return Refusal(error_answer(INVALID_REQUEST, "The message is not one JSON-RPC object."))
     kind: type[JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSONRPCError]
@@ -163,6 +169,11 @@ def parse_message(line: bytes) -> JSONRPCMessage | Refusal:
         return Refusal(
             error_answer(INVALID_REQUEST, "The message is not valid JSON-RPC 2.0.", request_id)
         )
+
+
+def _has_one_id(line: bytes) -> bool:
+    # Of two, either may be meant, wherever it stands. An escaped name may be one, too.
+    return line.count(b'"id"') == 1 and b"\\u0069" not in line and b"\\u0064" not in line
 
 
 def error_answer(code: int, message: str, request_id: RequestId | None = None) -> JSONRPCError:

@@ -16,9 +16,15 @@ LINGER_S = 5.0
 """How much, and for how long, a body that nobody wants is read and dropped before its answer."""
 
 
-def refuse(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+def refuse(
+    status: int,
+    text: str,
+    headers: Mapping[str, str] | None = None,
+    *,
+    code: int = INVALID_REQUEST,
+) -> Response:
     """Return an error answer with a fixed text; after 408 and 413 the connection is closed."""
-    answer = error_answer(INVALID_REQUEST, text)
+    answer = error_answer(code, text)
     closing = {"connection": "close"} if status in (408, 413) else {}
     return Response(
         answer.model_dump_json(by_alias=True, exclude_unset=True),

@@ -16,23 +16,15 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_sandbox.mcp_server import splice
-from agent_sandbox.mcp_server.envelopes import (
-    KEPT_BYTES,
-    canonical_id,
-    peek_id,
-    readable_id,
-)
+from agent_sandbox.mcp_server import splice, strict_json
+from agent_sandbox.mcp_server.envelopes import DOUBTFUL, canonical_id, readable_id
 from agent_sandbox.mcp_server.http_answers import drop_body, refuse
 from agent_sandbox.mcp_server.principals import Principal, principal_of_scope
 
-WHOLLY_PARSED_BYTES = 65_536
-"""Bodies up to this size are parsed to find their id; of larger ones first the ends are read."""
+LARGE_BYTES = 65_536
+"""Bodies over this size are parsed in turns of their own."""
 
-_FIXED_TEXTS = {
-    PARSE_ERROR: "Parse error: the body is not valid JSON.",
-    INVALID_PARAMS: "The message is not valid JSON-RPC 2.0.",
-}
+_NO_MESSAGE = "The message is not valid JSON-RPC 2.0."
 
 
 class HttpGuard:
@@ -43,6 +35,7 @@ class HttpGuard:
       its answer to the other one. Such a call runs on when its client disconnects.
     - A principal with too many sessions opens no other: 503, while others go on.
     - On 2026-07-28 the call is cancelled when its client disconnects.
+    - A body that is not strict JSON is 400: the SDK reads NaN, names said twice and UTF-16.
     - The SDK's answers to malformed envelopes quote the parser; they get a fixed text.
     - A refusal opens no session, so it names none; the SDK would give it the id of a dead one.
     """
@@ -74,7 +67,7 @@ class HttpGuard:
         if isinstance(body, Response):
             await body(scope, receive, send)
             return
-        if len(body) > WHOLLY_PARSED_BYTES:
+        if len(body) > LARGE_BYTES:
             # Those that are complete in one turn of the loop go on in turns of their own: each is
             # some milliseconds of parsing, and others wait for the loop.
             async with self._turn:
@@ -82,8 +75,23 @@ class HttpGuard:
         request = _Request(body, receive)
         send = _Filling(send, splice.offer(scope)).send
         version = headers.get("mcp-protocol-version")
-        if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
-            await self._serve_in_session(scope, headers, request, send)
+        has_session = version is None or version in HANDSHAKE_PROTOCOL_VERSIONS
+        try:
+            # On 2026-07-28 the tools say which argument has a lone surrogate.
+            message = strict_json.parse(body, lone_surrogates=not has_session)
+            request_id = _request_id(message)
+        except strict_json.NotJsonError as error:
+            text = f"Parse error: the body {error.reason}."
+            await refuse(400, text, code=PARSE_ERROR)(scope, receive, send)
+            return
+        except strict_json.DoubtfulJsonError:
+            await refuse(400, DOUBTFUL)(scope, receive, send)
+            return
+        except _NoIdError:  # the SDK would take it for a notification, and never answer
+            await refuse(400, _NO_MESSAGE)(scope, receive, send)
+            return
+        if has_session:
+            await self._serve_in_session(scope, headers, request_id, request, send)
         else:
             await self._serve_until_disconnect(scope, request, send)
 
@@ -112,7 +120,12 @@ class HttpGuard:
         return refuse(413, "The body is too large.")
 
     async def _serve_in_session(
-        self, scope: Scope, headers: Headers, request: _Request, send: Send
+        self,
+        scope: Scope,
+        headers: Headers,
+        request_id: RequestId | None,
+        request: _Request,
+        send: Send,
     ) -> None:
         answer = _FixedTexts(send)
         session_id = headers.get("mcp-session-id")
@@ -121,11 +134,6 @@ class HttpGuard:
                 await refuse(503, "Too many open sessions.")(scope, request.receive, send)
                 return
             await self._app(scope, request.receive, answer.send)
-            return
-        try:
-            request_id = _request_id(request.body)
-        except ValueError:  # the SDK would take it for a notification, and never answer
-            await refuse(400, _FIXED_TEXTS[INVALID_PARAMS])(scope, request.receive, send)
             return
         if request_id is None:
             await self._app(scope, request.receive, answer.send)
@@ -252,35 +260,28 @@ def _with_length(start: Message, body: bytes) -> Message:
 def _with_fixed_text(body: bytes) -> bytes:
     try:
         answer: Any = json.loads(body)
-        text = _FIXED_TEXTS[answer["error"]["code"]]
+        code = answer["error"]["code"]
     except (ValueError, LookupError, TypeError):
         return body  # one of the SDK's own fixed texts
-    answer["error"] = {"code": answer["error"]["code"], "message": text}
+    if code != INVALID_PARAMS:
+        return body
+    answer["error"] = {"code": code, "message": _NO_MESSAGE}
     return json.dumps(answer, separators=(",", ":")).encode()
 
 
-def _request_id(body: bytes) -> RequestId | None:
+def _request_id(message: object) -> RequestId | None:
     """Return the id of a request; None for everything else, which the SDK judges.
 
     Raises:
-        ValueError: It has an id that no request can have.
+        _NoIdError: It has an id that no request can have.
     """
-    if len(body) > WHOLLY_PARSED_BYTES and _has_one_id(body):
-        found = peek_id(body[:KEPT_BYTES], body[-KEPT_BYTES:])
-        if found is not None:
-            return found
-    try:
-        message = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
     if not isinstance(message, dict) or not {"id", "method"} <= message.keys():
         return None
     request_id = readable_id(message["id"])
     if request_id is None:
-        raise ValueError
+        raise _NoIdError
     return request_id
 
 
-def _has_one_id(body: bytes) -> bool:
-    # Of two, the SDK takes the last one, wherever it stands. An escaped name may be one, too.
-    return body.count(b'"id"') == 1 and b"\\u0069" not in body and b"\\u0064" not in body
+class _NoIdError(Exception):
+    """A request's id is none."""

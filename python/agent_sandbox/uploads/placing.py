@@ -11,6 +11,7 @@ from agent_sandbox.errors import (
     BY_CODE,
     AgentSandboxError,
     TransferError,
+    UploadBusyError,
     UploadError,
     UploadNotFoundError,
     UploadOutcomeUnknownError,
@@ -18,6 +19,7 @@ from agent_sandbox.errors import (
     UploadTimeoutError,
 )
 from agent_sandbox.uploads import secrets
+from agent_sandbox.uploads.blobs import BlobReader
 from agent_sandbox.uploads.core import POLL_S, Core, raise_ended, stored_upload, verified
 from agent_sandbox.uploads.endings import to_its_end
 from agent_sandbox.uploads.models import (
@@ -133,15 +135,15 @@ async def _use(
     phase, begun = Phase.CLOSED, False
     try:
         with anyio.move_on_after(core.config.place_timeout_s) as deadline:
-            if charge is not None:
-                await charge(upload, principal)
-            reader = await core.blobs.open(session.object_key or "")
-            if reader is None:
-                raise UploadStorageError
+            reader = await _opened(core, session)  # nobody pays for a file that is not there
             data = verified(reader, session)
-            begun = True
             try:
+                if charge is not None:
+                    await charge(upload, principal)
+                begun = True
                 result = json.dumps(dict(await placer.place(upload, data, target)))
+            except UploadStorageError:
+                raise UploadBusyError from None  # as in `_opened`
             finally:
                 with anyio.CancelScope(shield=True):
                     await data.aclose()
@@ -157,6 +159,17 @@ async def _use(
             raise UploadOutcomeUnknownError(str(State.PLACING)) from None
         raise
     return await to_its_end(_record(core, session, result))
+
+
+async def _opened(core: Core, session: UploadSession) -> BlobReader:
+    try:
+        reader = await core.blobs.open(session.object_key or "")
+    except UploadStorageError:
+        # Whose text says that nothing was kept; but the bytes are, and the next call may work.
+        raise UploadBusyError from None
+    if reader is None:
+        raise UploadStorageError
+    return reader
 
 
 async def _end(core: Core, session: UploadSession, phase: Phase, error: BaseException) -> None:

@@ -250,6 +250,8 @@ class UploadService:
             UploadGoneError: E7003, expired or revoked.
             UploadFailedError: E7006.
             UploadCorruptError: E7020, the stored bytes lost their digest; nothing was written.
+            UploadStorageError: E7018, the stored bytes are gone. Where the storage does not
+                answer, it is E7019.
             UploadOutcomeUnknownError: E7011, repeat the call: it finds out first.
             AgentSandboxError: What `placer` or the charge hook raised.
         """

@@ -11,7 +11,7 @@ import pytest
 from tests.support.bad_bucket import bad_bucket, moto
 from tests.support.upload_parts import ME, Sink, chunked, config
 
-from agent_sandbox.errors import UploadOutcomeUnknownError, UploadStorageError
+from agent_sandbox.errors import UploadBusyError, UploadOutcomeUnknownError, UploadStorageError
 from agent_sandbox.uploads.blobs import BlobStore
 from agent_sandbox.uploads.blobs.s3 import PART_BYTES, S3Blobs
 from agent_sandbox.uploads.service import UploadService
@@ -200,7 +200,7 @@ async def test_a_torn_read_places_nothing_and_the_next_call_does(
         admitted = await service.authorise(session.upload_id, session.endpoint, secret)
         await service.receive(await service.claim(admitted), chunked(b"y" * 600_000))
         sink = Sink()
-        with pytest.raises(UploadStorageError):
+        with pytest.raises(UploadBusyError):
             await service.place(ME, session.upload_id, sink, "/a")
         assert torn
         assert sink.written == {}

@@ -7,15 +7,16 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from agent_sandbox.client.settings import Settings
 from agent_sandbox.errors import ConfigError
 from agent_sandbox.express.address import listen
+from agent_sandbox.express.selector import make_loop
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.handoff import hand_off
@@ -58,7 +59,7 @@ def run_stdio(config: McpConfig) -> None:
     warn_if_unreachable(settings)
     _warn_of_uploads(config)
     with diverted_stdio() as wire:
-        asyncio.run(_stdio(config, wire))
+        _run(_stdio(config, wire))
     _end_process()
 
 
@@ -126,6 +127,12 @@ def _exit_hard(settings: Settings, registry: Registry) -> None:
     os._exit(0)
 
 
+def _run(serving: Coroutine[Any, Any, None]) -> None:
+    # Commands in embedded sandboxes are this process's user, too, where nobody is root.
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(serving)
+
+
 def _prepare_process() -> None:
     log_to_stderr()
     redact_libraries(*PROCESS_LOGGERS)
@@ -158,4 +165,4 @@ def run_http(config: McpConfig) -> None:
             file=sys.stderr,
             flush=True,
         )
-        asyncio.run(serve_http(config, listener))
+        _run(serve_http(config, listener))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +15,13 @@ from mcp import Client
 from mcp.server.mcpserver import MCPServer
 from tests.support.upload_parts import FOREIGN, ME, Sink, chunked, config, sha256
 
-from agent_sandbox.errors import ConfigError, UploadOutcomeUnknownError
+from agent_sandbox.errors import (
+    AgentSandboxError,
+    ConfigError,
+    TransferTimeoutError,
+    UploadOutcomeUnknownError,
+    UploadTimeoutError,
+)
 from agent_sandbox.uploads.blobs.local import LocalBlobs
 from agent_sandbox.uploads.fetch import FetchPolicy
 from agent_sandbox.uploads.models import PlaceTarget, Principal, StoredUpload, UploadSession
@@ -410,7 +417,10 @@ async def test_a_link_that_is_not_public_is_not_fetched(made: Made, url: str) ->
     assert folder.files == {}
 
 
-async def test_a_public_link_is_fetched_into_a_file(made: Made) -> None:
+@asynccontextmanager
+async def one_link() -> AsyncIterator[Callable[[Any], FetchPolicy]]:
+    """Serve `hello` at every public link, and return the policy that finds it."""
+
     async def answer(reader: Any, writer: Any) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
@@ -426,13 +436,33 @@ async def test_a_public_link_is_fetched_into_a_file(made: Made) -> None:
     async def connect(_address: str, _port: int, _context: ssl.SSLContext, _name: str) -> Any:
         return await asyncio.open_connection("127.0.0.1", port)
 
-    def policy(_config: Any) -> FetchPolicy:
-        return FetchPolicy(max_bytes=5, resolver=resolve, connect=connect)
-
-    folder = Folder()
     async with server:
+        yield lambda _config: FetchPolicy(max_bytes=5, resolver=resolve, connect=connect)
+
+
+async def test_a_public_link_is_fetched_into_a_file(made: Made) -> None:
+    folder = Folder()
+    async with one_link() as policy:
         done = await call(
             tools_of(made, folder, policy), "fetch_url", url="https://example.com/a", path="/x"
         )
     assert folder.files == {"/x": b"hello"}
     assert done["sha256"] == sha256(b"hello")
+
+
+@pytest.mark.parametrize(
+    ("taken", "error"), [(True, UploadTimeoutError), (False, TransferTimeoutError)]
+)
+async def test_a_sandbox_that_took_a_link_and_fell_silent_may_have_written_it(
+    made: Made, taken: bool, error: type[AgentSandboxError]
+) -> None:
+    class Silent(Folder):
+        async def write(self, target: PlaceTarget, data: AsyncIterator[bytes]) -> Mapping[str, Any]:
+            async for _ in data if taken else chunked(b""):
+                pass
+            raise TransferTimeoutError
+
+    async with one_link() as policy:
+        tools = tools_of(made, Silent(), policy)
+        failed = await call(tools, "fetch_url", url="https://example.com/a", path="/x")
+    assert (failed["error_category"], failed["error"]) == ("timeout", error.text)

@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 
 from agent_sandbox.uploads.local import local_uploads
 from agent_sandbox.uploads.service import UploadService
@@ -18,20 +17,26 @@ async def test_the_store_is_closed_after_what_is_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    real = SqliteStore.close
+    ending = anyio.Event()
+    drained, close = UploadService.drained, SqliteStore.close
 
-    async def close(store: SqliteStore) -> None:
+    async def asked(service: UploadService) -> None:
+        ending.set()
+        await drained(service, 30)
+
+    async def closed(store: SqliteStore) -> None:
         said.append("closed")
-        await real(store)
+        ending.set()
+        await close(store)
 
     async def work(service: UploadService, task_status: Any) -> None:
         with service.under_way():
             task_status.started()
-            for _ in range(1_000):
-                await checkpoint()
+            await ending.wait()
             said.append("written down")
 
-    monkeypatch.setattr(SqliteStore, "close", close)
+    monkeypatch.setattr(UploadService, "drained", asked)
+    monkeypatch.setattr(SqliteStore, "close", closed)
     async with (
         anyio.create_task_group() as group,
         local_uploads("http://127.0.0.1:1", tmp_path / "uploads") as service,

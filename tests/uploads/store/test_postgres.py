@@ -121,6 +121,21 @@ async def test_trouble_that_does_not_end_is_busy_after_a_bounded_number_of_tries
     await store.close()
 
 
+async def test_connections_that_a_failover_left_at_the_old_primary_are_replaced(dsn: str) -> None:
+    name = dsn.rsplit("/", 1)[1]
+    store = PostgresStore(dsn)
+    await run(dsn, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    await asyncio.gather(*(store.read("a") for _ in range(5)))  # each at a server that is demoted
+    with pytest.raises(UploadBusyError):
+        await store.create(new(upload_id="a"))
+    await asyncio.gather(*(store.read("a") for _ in range(5)))
+    await run(
+        dsn, "SET default_transaction_read_only = off", f"ALTER DATABASE {name} RESET ALL"
+    )  # whoever connects now meets a primary
+    assert (await store.create(new(upload_id="a"))).state is State.PENDING
+    await store.close()
+
+
 async def test_an_error_of_the_server_shows_nothing_of_its_text(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -47,6 +47,12 @@ _FAULTS = (
     TimeoutError,
 )
 
+_UNDONE = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+
 _TYPES = {
     "secret_hmac": "BYTEA",
     **dict.fromkeys(("everything", "row_limit", "size_bytes"), "BIGINT"),
@@ -186,9 +192,14 @@ class PostgresStore(KeepsSecrets, SqlStore):
         for turn in range(_TRIES):
             try:
                 return await self._attempt(steps, lock, write)
-            except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
-                # PostgreSQL undid the whole transaction; it may be run again.
-                await asyncio.sleep(0.01 * 2**turn)
+            except asyncpg.ReadOnlySQLTransactionError:
+                # After a failover the old primary still answers; new connections find the new one.
+                if self._pool is not None:
+                    await self._pool.expire_connections()
+            except _UNDONE:
+                pass
+            # PostgreSQL undid the whole transaction; it may be run again.
+            await asyncio.sleep(0.01 * 2**turn)
         raise UploadBusyError
 
     async def _attempt(self, steps: Any, lock: str | None, write: bool) -> list[Row]:
@@ -212,7 +223,7 @@ class PostgresStore(KeepsSecrets, SqlStore):
                 committing = True
                 await connection.execute("COMMIT")
                 committed = True
-        except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
+        except _UNDONE:
             raise
         except _FAULTS as error:
             # Only the class: a driver's text can hold the DSN, and values.

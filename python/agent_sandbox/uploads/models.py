@@ -109,9 +109,9 @@ class UploadsConfig(KeepsSecrets):
             )
         if self.place_lease_s <= self.place_timeout_s:
             raise ConfigError(reason="The lease of a use must be longer than its time.")
-        times = (self.put_lifetime_s, self.use_lifetime_s, self.keep_s, self.place_timeout_s)
+        times = (self.put_lifetime_s, self.use_lifetime_s, self.place_timeout_s)
         deadlines = (self.header_deadline_s, self.idle_deadline_s, self.body_deadline_s)
-        if min(*times, *deadlines) <= 0 or self.creates_per_minute < 1:
+        if min(*times, *deadlines) <= 0 or self.keep_s < 0 or self.creates_per_minute < 1:
             raise ConfigError(reason="Times and the rate of uploads are more than 0.")
 
     def endpoint(self, kind: Kind, upload_id: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.express import wait_until
 
 from agent_sandbox.errors import (
     ArgumentError,
@@ -32,6 +33,8 @@ from agent_sandbox.express.isolation import (
 from agent_sandbox.express.isolation import (
     spawner as spawner_module,
 )
+
+KILLS = int(os.environ.get("KILLS", "25"))
 
 
 def drain(fd: int) -> str:
@@ -259,6 +262,40 @@ async def test_a_lost_porter_takes_its_sandbox_along(sandbox: RunningSandbox) ->
     assert await process.wait() == -signal.SIGKILL
     assert select.select([sandbox._first_fd], [], [], 10)[0] == [sandbox._first_fd]
     process.close()
+
+
+async def test_a_lost_porter_without_isolation_leaves_no_process_either(
+    spawner: Spawner, directory: int
+) -> None:
+    sandbox = await spawner.start(SandboxConfig(directory, kind="none"))
+    process = await sandbox.spawn(["/bin/sh", "-c", "setsid sleep 300 & echo $!; wait"])
+    left = os.pidfd_open(int(await first_line(process)))
+    signal.pidfd_send_signal(sandbox._porter_fd, signal.SIGKILL)
+    assert select.select([left], [], [], 10)[0] == [left]
+    os.close(left)
+    process.close()
+    await sandbox.stop()
+
+
+async def test_a_porter_that_is_killed_while_it_starts_a_sandbox_leaves_no_process(
+    spawner: Spawner, make_directory: Callable[[], int]
+) -> None:
+    zygote = spawner._process.pid
+    for tenths_ms in range(0, 200, 200 // KILLS):
+        directory = make_directory()
+        start = asyncio.ensure_future(spawner.start(SandboxConfig(directory)))
+        await asyncio.to_thread(wait_until, lambda: children(zygote))
+        await asyncio.sleep(tenths_ms / 10_000)  # the moment that is tried
+        os.kill(children(zygote)[0], signal.SIGKILL)
+        with contextlib.suppress(SandboxUnavailableError):
+            await (await start).stop()
+        os.close(directory)
+        await asyncio.to_thread(wait_until, lambda: not children(zygote))
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process of one thread."""
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 async def test_a_sandbox_that_cannot_come_up_says_where_it_stopped(

@@ -21,6 +21,7 @@ from agent_sandbox.express.isolation import cgroups, kernel, messages, porter
 
 _SWEEP_MS = 200
 _LAST_SWEEPS = 50
+_CHILDREN = "/proc/thread-self/children"  # where the kernel has it (CONFIG_PROC_CHILDREN)
 
 
 def main(
@@ -76,8 +77,9 @@ def _serve(control: socket.socket, parents: cgroups.CgroupParents) -> None:
     poller.register(died_r, select.POLLIN)
     porters: dict[int, str] = {}  # pid -> the name of its groups
     leftover: list[str] = []
+    strays = False
     last_sweeps = 0  # counted once the service is gone
-    while not last_sweeps or ((porters or leftover) and last_sweeps < _LAST_SWEEPS):
+    while not last_sweeps or ((porters or leftover or strays) and last_sweeps < _LAST_SWEEPS):
         last_sweeps += bool(last_sweeps)
         for fd, _ in poller.poll(_SWEEP_MS if leftover or last_sweeps else None):
             if fd == died_r:
@@ -109,8 +111,24 @@ def _serve(control: socket.socket, parents: cgroups.CgroupParents) -> None:
                 os.path.join(directory, name)
                 for directory in dict.fromkeys(parents.directories.values())
             ]
+        strays = _kill_strays(porters)
         # A dying sandbox still stands in its groups for a moment: looked at again until empty.
         leftover = [group for group in leftover if not cgroups.remove_tree(group)]
+
+
+def _kill_strays(porters: dict[int, str]) -> bool:
+    """Kill our children that are no porters, and return whether there were any.
+
+    They are what a porter left that was killed. bubblewrap's own binding to its parent leaves a
+    gap: where it dies before it has let its child go, that child waits for it for ever.
+    """
+    strays = []
+    with contextlib.suppress(FileNotFoundError), open(_CHILDREN, "rb") as listed:
+        strays = [pid for pid in map(int, listed.read().split()) if pid not in porters]
+    for pid in strays:
+        with contextlib.suppress(PermissionError):
+            os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+    return bool(strays)
 
 
 def _reap(porters: dict[int, str]) -> list[str]:

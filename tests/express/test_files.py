@@ -246,6 +246,20 @@ class TestReplacing:
             signal.signal(signal.SIGIO, told)
         assert box.get("/a").content == b"new"
 
+    def test_a_file_that_another_holds_a_lease_on_is_a_conflict_until_it_is_given_up(
+        self, box: Box, root: Path
+    ) -> None:
+        box.put("/a", b"leased")
+        told = signal.signal(signal.SIGIO, signal.SIG_IGN)
+        try:
+            with (root / "a").open("r+b") as held:
+                fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+                answer = box.get("/a", timeout=30)
+        finally:
+            signal.signal(signal.SIGIO, told)
+        assert (answer.status_code, answer.headers["agent-sandbox-error"]) == (409, "E4005")
+        assert box.get("/a").content == b"leased"
+
     def test_a_new_file_is_readable_by_all_and_writable_by_its_owner(
         self, box: Box, root: Path
     ) -> None:

@@ -70,7 +70,7 @@ class FileConflictError(
     code="E4005",
     category="invalid_input",
     http=409,
-    text="The target exists already, or the directory is not empty.",
+    text="The target exists already, is in use, or is a directory that is not empty.",
 ):
     """What is already there stands in the way."""
 

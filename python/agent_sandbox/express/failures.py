@@ -43,6 +43,7 @@ _BY_ERRNO: dict[int, type[AgentSandboxError]] = {
     errno.ENOTEMPTY: FileConflictError,
     errno.EBUSY: FileConflictError,
     errno.ETXTBSY: FileConflictError,
+    errno.EAGAIN: FileConflictError,  # somebody holds a lease on it (fcntl(2), F_SETLEASE)
     errno.ENOSPC: StorageFullError,
     errno.EDQUOT: StorageFullError,
     errno.EFBIG: StorageFullError,

@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "python" / "agent_sandbox"
 
 LAYER = {
-    "errors": 0, "limits": 0, "loopback": 0, "memory": 0, "bytestream": 0,
+    "errors": 0, "limits": 0, "loopback": 0, "memory": 0, "open_files": 0, "bytestream": 0,
     "http1": 1, "models": 1, "output": 1, "paths": 1, "toolkit": 1, "wire": 1,
     "client": 2, "express": 2, "uploads": 2, "sync": 2, "": 2,
     "mcp_server": 3,

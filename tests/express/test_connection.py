@@ -16,13 +16,14 @@ from tests.support.express import Box, Service
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from agent_sandbox.express import connection, requests, upload
+from agent_sandbox.express import requests, upload
 from agent_sandbox.express import service as service_module
 from agent_sandbox.express.connection import Connection
 from agent_sandbox.express.descriptors import Descriptor
 from agent_sandbox.express.engine import Engine
 from agent_sandbox.express.server import uvicorn_config
 from agent_sandbox.express.tree import Tree
+from agent_sandbox.http1 import stall
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 SOON_S = 0.1
@@ -190,7 +191,7 @@ async def test_a_slow_reader_is_served_to_the_end(
     lines = await sandbox_with(served, 1_000_000)
     monkeypatch.setattr(Connection, "stall_s", SOON_S)
     monkeypatch.setattr(Connection, "write_idle_s", 5 * SOON_S)
-    monkeypatch.setattr(connection, "_PROGRESS_BYTES", 1)
+    monkeypatch.setattr(stall, "PROGRESS_BYTES", 1)
     reader, writer = await served.connect()
     writer.write(f"GET /files?path=/a HTTP/1.1\r\n{lines}connection: close\r\n\r\n".encode())
     taken = 0
@@ -207,7 +208,7 @@ async def test_a_reader_that_takes_next_to_nothing_is_given_up(
     lines = await sandbox_with(served, 3_000_000)
     monkeypatch.setattr(Connection, "stall_s", SOON_S)
     monkeypatch.setattr(Connection, "write_idle_s", 20.0)
-    monkeypatch.setattr(connection, "_PROGRESS_BYTES", 2**40)
+    monkeypatch.setattr(stall, "PROGRESS_BYTES", 2**40)
     reader, writer = await served.connect()
     writer.write(f"GET /files?path=/a HTTP/1.1\r\n{lines}connection: close\r\n\r\n".encode())
     taken = 0
@@ -256,10 +257,9 @@ async def test_a_small_file_that_shrinks_while_it_is_opened_is_sent_as_it_was_re
 async def test_there_are_no_more_connections_than_descriptors_allow(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "most_connections", lambda: 2)
-    kept = [await served.connect() for _ in range(2)]
-    reader, _ = await served.connect()
-    assert await ended(reader) == b""
+    monkeypatch.setattr(Connection, "most_connections", 2)
+    (oldest, _), *kept = [await served.connect() for _ in range(3)]
+    assert await ended(oldest) == b""  # it had waited longest
     for reader, writer in kept:
         writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 204 ")

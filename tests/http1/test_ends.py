@@ -18,6 +18,9 @@ class Pipe:
         self.unsent = 0
         self.ended = ""
 
+    def get_extra_info(self, name: str) -> None:
+        return None
+
     def get_write_buffer_size(self) -> int:
         return self.unsent
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -36,14 +35,12 @@ from agent_sandbox.express.selector import make_loop
 from agent_sandbox.express.service import Service
 from agent_sandbox.express.state import default_state_dir, open_state_dir
 from agent_sandbox.express.unused import wait_until_unused
+from agent_sandbox.http1 import ACCEPTS
 from agent_sandbox.memory import keep_freed_memory
+from agent_sandbox.open_files import raise_limit
 
 _log = logging.getLogger(__name__)
 
-_ACCEPTS = 16
-"""Connections that asyncio accepts in one go; CPython 3.11 goes on so often without descriptors."""
-
-_DESCRIPTORS = 65_536
 _GRACE_S = 5
 _END_S = 15
 DRAIN_S = 5
@@ -177,7 +174,7 @@ def _prepared(state_dir: Path | None, how: _How, make: Callable[..., Service]) -
     uid, gid = service_ids()
     state = open_state_dir(state_dir or default_state_dir(), uid=uid, gid=gid)
     # Before the rights are dropped: the interpreter may lie where the service's user cannot read.
-    _raise_descriptor_limit()  # and before the zygote: how much a command may have depends on it
+    raise_limit()  # and before the zygote: how much a command may have depends on it
     spawner = None
     if choose_kind(how.isolation) is not None:
         as_root = os.geteuid() == 0
@@ -292,14 +289,6 @@ def _ignore() -> None:
     pass
 
 
-def _raise_descriptor_limit() -> None:
-    """Use what the system allows: a sandbox takes one descriptor, a transfer up to three."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def uvicorn_config(app: object) -> uvicorn.Config:
     """Return how uvicorn is to run: without logging and headers of its own."""
     return uvicorn.Config(
@@ -314,7 +303,7 @@ def uvicorn_config(app: object) -> uvicorn.Config:
         server_header=False,
         date_header=False,
         interface="asgi3",
-        backlog=_ACCEPTS,
+        backlog=ACCEPTS,
         timeout_keep_alive=int(IDLE_TIMEOUT_S),
         timeout_graceful_shutdown=_GRACE_S,
     )

@@ -24,9 +24,11 @@ from agent_sandbox.errors import (
     TransferTimeoutError,
     UploadBusyError,
 )
+from agent_sandbox.http1.crowd import Crowd, crowd_of
 from agent_sandbox.http1.cycle import Cycle
 from agent_sandbox.http1.fill import FILL, Filler
 from agent_sandbox.http1.head import MAX_TARGET_BYTES, Head, HeadError, find_end, parse
+from agent_sandbox.http1.stall import Stall
 
 HEADER_DEADLINE_S = 10.0
 """Time for a whole request head, counted from the connection or from its first byte."""
@@ -43,6 +45,20 @@ LINGER_MAX_BYTES = 64 * 1_048_576
 READ_BYTES = 512 << 10
 """Most bytes to take from the socket at once: a fast body costs fewer turns of the loop."""
 
+STALL_S = 120.0
+"""A peer that takes next to nothing of an answer for so long is given up."""
+
+MOST_CONNECTIONS = 4_096
+"""Connections of one server; each takes some 4 KB."""
+
+DESCRIPTORS_SHARE = 0.5
+"""The part of the descriptors that connections take: a call needs one or two of its own."""
+
+ACCEPTS = 16
+"""As `backlog` of `create_server`: connections that asyncio accepts before any of them is counted
+(and how often in one go CPython 3.11 tries to, without descriptors). The kernel's queue may be
+longer: call `listen` afterwards."""
+
 STRICT = "agent_sandbox.strict"
 """Key of `scope["extensions"]` that says to the application that this protocol serves it."""
 
@@ -58,8 +74,8 @@ _REFUSAL += b"agent-sandbox-error: %b\r\ncache-control: no-store\r\nconnection: 
 class StrictHTTPProtocol(asyncio.Protocol):
     """One connection; requests on it are served one after the other.
 
-    Deadlines run on the loop's monotonic clock. Class attributes are the settings: make a
-    subclass to change them.
+    Deadlines run on the loop's monotonic clock. The connections of one server are bounded: see
+    `Crowd`. Class attributes are the settings: make a subclass to change them.
     """
 
     header_deadline_s: float = HEADER_DEADLINE_S
@@ -67,6 +83,9 @@ class StrictHTTPProtocol(asyncio.Protocol):
     linger_max_bytes: int = LINGER_MAX_BYTES
     write_idle_s: float = WRITE_IDLE_S
     max_target_bytes: int = MAX_TARGET_BYTES
+    stall_s: float = STALL_S
+    most_connections: int = MOST_CONNECTIONS
+    descriptors_share: float = DESCRIPTORS_SHARE
 
     def __init__(
         self,
@@ -82,6 +101,8 @@ class StrictHTTPProtocol(asyncio.Protocol):
         self.app_state = app_state
         self.loop = _loop or asyncio.get_running_loop()
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._crowd: Crowd = cast(Crowd, None)
+        self._stall: Stall = cast(Stall, None)
         self.cycle: Cycle | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -100,11 +121,16 @@ class StrictHTTPProtocol(asyncio.Protocol):
         if hasattr(transport, "max_size"):  # asyncio's own; other loops have theirs
             transport.max_size = READ_BYTES
         self.server_state.connections.add(cast(Any, self))
+        self._stall = Stall(self.transport, self.loop)
         self._arm(self.header_deadline_s)
+        self._crowd = crowd_of(self.server_state, self.descriptors_share, self.most_connections)
+        self._crowd.enter(self, transport.get_extra_info("peername"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application that the peer is gone."""
         self.server_state.connections.discard(cast(Any, self))
+        self._crowd.leave(self)
+        self._stall.end()
         self._disarm()
         self._buffer.clear()
         self._writable.set()
@@ -139,10 +165,16 @@ class StrictHTTPProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Let the application wait: the peer does not read."""
         self._writable.clear()
+        self._stall.begin(self.stall_s)
 
     def resume_writing(self) -> None:
         """Let the application go on."""
         self._writable.set()
+        self._stall.end()
+
+    def make_room(self) -> None:
+        """End at once, for another connection (called by `Crowd`)."""
+        self.transport.abort()
 
     def shutdown(self) -> None:
         """Close as soon as the request in flight, if any, is answered (called by uvicorn)."""
@@ -185,6 +217,7 @@ class StrictHTTPProtocol(asyncio.Protocol):
         if limit is not None and len(self.server_state.tasks) >= limit:
             self._refuse(503)
             return
+        self._crowd.serve(self)
         task = self.loop.create_task(cycle.run(app))
         self.server_state.tasks.add(task)
         task.add_done_callback(self.server_state.tasks.discard)
@@ -213,6 +246,7 @@ class StrictHTTPProtocol(asyncio.Protocol):
     def _done(self, *, reusable: bool, body_read: bool) -> None:
         self.server_state.total_requests += 1
         self.cycle = None
+        self._crowd.wait(self)
         if self.transport.is_closing():
             return
         if not reusable or self._shutting_down or (self._eof and not self._buffer):

@@ -36,6 +36,7 @@ from agent_sandbox.mcp_server.sockets import base_url
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.stdio import Wire, diverted_stdio, serve_stdio
 from agent_sandbox.memory import keep_freed_memory
+from agent_sandbox.open_files import raise_limit
 
 STDIO_CLEANUP_S = 0.8
 """Time for destroying sandboxes after the client has gone."""
@@ -137,6 +138,7 @@ def _prepare_process() -> None:
     log_to_stderr()
     redact_libraries(*PROCESS_LOGGERS)
     keep_freed_memory()
+    raise_limit()
 
 
 def _warn_of_uploads(config: McpConfig) -> None:

@@ -20,7 +20,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_sandbox.errors import AgentSandboxError
-from agent_sandbox.http1 import StrictHTTPProtocol
+from agent_sandbox.express.address import BACKLOG
+from agent_sandbox.http1 import ACCEPTS, StrictHTTPProtocol
 from agent_sandbox.mcp_server import _sdk
 from agent_sandbox.mcp_server.auth.protection import Protection
 from agent_sandbox.mcp_server.config import McpConfig
@@ -165,6 +166,12 @@ class _Server(uvicorn.Server):
             loop.add_signal_handler(number, self.handle_exit, number, None)
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; the queue of the kernel may be longer than what is accepted in one go."""
+        await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(BACKLOG)
+
 
 async def serve_http(config: McpConfig, listener: socket.socket) -> None:
     """Serve until the process is told to stop (`stop_signals`), then end every scope.
@@ -186,6 +193,7 @@ async def serve_http(config: McpConfig, listener: socket.socket) -> None:
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=2,
+            backlog=ACCEPTS,
         )
     )
     said = logging.getLogger("uvicorn.error")

@@ -12,6 +12,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
+from agent_sandbox.express.address import BACKLOG
+from agent_sandbox.http1 import ACCEPTS
 from agent_sandbox.uploads.http import uvicorn_settings
 from agent_sandbox.uploads.models import UploadsConfig
 
@@ -37,7 +39,9 @@ async def listening(
     server = await loop.create_server(
         lambda: strict["http"](config=settings, server_state=state, app_state={}),
         sock=listener,
+        backlog=ACCEPTS,
     )
+    listener.listen(BACKLOG)
     try:
         yield
     finally:

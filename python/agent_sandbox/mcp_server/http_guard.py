@@ -24,6 +24,9 @@ from agent_sandbox.mcp_server.principals import Principal, principal_of_scope
 LARGE_BYTES = 65_536
 """Bodies over this size are parsed in turns of their own."""
 
+_CANCELLED = "The connection was closed for sending, which cancels a call: keep it open."
+"""TCP tells a client that has gone no different from one that still reads: the latter hears it."""
+
 _NO_MESSAGE = "The message is not valid JSON-RPC 2.0."
 
 
@@ -34,7 +37,7 @@ class HttpGuard:
     - Up to 2025-11-25, a request whose id is in flight in its session is 400: the SDK would give
       its answer to the other one. Such a call runs on when its client disconnects.
     - A principal with too many sessions opens no other: 503, while others go on.
-    - On 2026-07-28 the call is cancelled when its client disconnects.
+    - On 2026-07-28 the call is cancelled when its client disconnects, or ends its side alone.
     - A body that is not strict JSON is 400: the SDK reads NaN, names said twice and UTF-16.
     - The SDK's answers to malformed envelopes quote the parser; they get a fixed text.
     - A refusal opens no session, so it names none; the SDK would give it the id of a dead one.
@@ -155,6 +158,13 @@ class HttpGuard:
                 del self._in_flight[principal_of_scope(scope), session_id]
 
     async def _serve_until_disconnect(self, scope: Scope, request: _Request, send: Send) -> None:
+        started = False
+
+        async def answer(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
         async with anyio.create_task_group() as tasks:
 
             async def watch() -> None:
@@ -162,8 +172,10 @@ class HttpGuard:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(watch)
-            await self._app(scope, request.receive, send)
+            await self._app(scope, request.receive, answer)
             tasks.cancel_scope.cancel()
+        if not started:
+            await refuse(400, _CANCELLED)(scope, request.receive, send)
 
 
 class _Request:

@@ -21,6 +21,7 @@ from agent_sandbox.express.isolation import (
 )
 from agent_sandbox.express.isolation.doctor import choose_mechanisms, describe
 from agent_sandbox.express.isolation.limits import resource_limits
+from agent_sandbox.express.isolation.usage import maps_removed_files
 from agent_sandbox.express.isolation.watch import watch_disk
 
 MIB = 1_048_576
@@ -142,6 +143,32 @@ async def test_a_sandbox_that_eats_the_hosts_last_room_is_stopped(
     sandbox: RunningSandbox,
 ) -> None:
     assert await until_killed(sandbox, DISK_BOMB, reserve_bytes=2**62) == -9
+
+
+MAPPED = """
+import mmap, os, time
+with open("f", "w+b") as file:
+    file.truncate(1 << 20)
+    kept = mmap.mmap(file.fileno(), 4_096)
+{then}
+os.closerange(3, 100)
+print("mapped", flush=True)
+time.sleep(60)
+"""
+
+
+async def test_who_hides_files_in_its_memory_is_stopped_when_the_host_has_no_room(
+    sandbox: RunningSandbox,
+) -> None:
+    program = MAPPED.format(then='os.remove("f")')
+    assert await until_killed(sandbox, f"exec python3 -c '{program}'", reserve_bytes=2**62) == -9
+
+
+async def test_a_mapped_file_that_has_a_name_hides_nothing(sandbox: RunningSandbox) -> None:
+    process = await sandbox.spawn(["python3", "-c", MAPPED.format(then="")])
+    assert await asyncio.to_thread(os.read, process.stdout, 100) == b"mapped\n"
+    assert not await asyncio.to_thread(maps_removed_files, sandbox.root_fd)
+    process.close()
 
 
 async def test_the_watch_ends_with_its_sandbox(spawner: Spawner, directory: int) -> None:

@@ -2,8 +2,9 @@
 
 What is refused answers EPERM, so that programs see an ordinary refusal. Refused is what reaches
 the kernel beyond the sandbox or widens its attack surface: mounts, new namespaces, kernel keys,
-BPF, performance events, io_uring, userfaultfd, modules, kexec, clocks, file handles, and socket
-families that no namespace confines (vsock reaches the hypervisor). A foreign architecture (i386
+BPF, performance events, io_uring, userfaultfd, modules, kexec, clocks, file handles, contexts of
+asynchronous I/O (counted for the whole machine), and socket families that no namespace confines
+(vsock reaches the hypervisor). A foreign architecture (i386
 on x86_64) kills the process, since its numbers mean other calls.
 
 `ptrace` stays allowed: debuggers are honest tools in a sandbox, the pid namespace confines it,
@@ -74,6 +75,7 @@ REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
+    "io_setup": (206, 0),
     "init_module": (175, 105),
     "finit_module": (313, 273),
     "delete_module": (176, 106),

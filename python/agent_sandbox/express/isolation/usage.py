@@ -25,7 +25,8 @@ def measure_usage(root_fd: int, *, stop_bytes: int, stop_files: int) -> Usage:
     permission is opened up for the moment of the look. What cannot be looked at at all (a path
     over PATH_MAX) counts as passing the bound. It blocks: call it in a thread. What is renamed
     during the walk may count twice or not at all. Files that were removed and that a process in
-    the tree's own /proc still holds open count too; one that is only mapped does not.
+    the tree's own /proc still holds open count too; of one that is only mapped nobody is told the
+    size: see `maps_removed_files`.
 
     Args:
         root_fd: The directory; stays open and unchanged.
@@ -107,6 +108,31 @@ def _measure_removed(root_fd: int) -> Usage | None:
     finally:
         os.close(proc)
     return Usage(sum(sizes.values()), len(sizes))
+
+
+def maps_removed_files(root_fd: int) -> bool:
+    """Whether a process in the tree's own /proc maps a removed file of the tree's file system.
+
+    What such a file takes of the disk cannot be found out. It blocks: call it in a thread.
+    """
+    device = os.fstat(root_fd).st_dev
+    on_disk = b" %02x:%02x " % (os.major(device), os.minor(device))
+    with contextlib.suppress(OSError):
+        proc = os.open("proc", _DIRECTORY, dir_fd=root_fd)
+        try:
+            if os.fstat(proc).st_dev == device:
+                return False
+            for pid in filter(str.isdigit, os.listdir(proc)):
+                with contextlib.suppress(OSError):  # it ended meanwhile
+                    maps = os.open(f"{pid}/maps", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+                    with open(maps, "rb") as lines:
+                        for line in lines:
+                            # address perms offset device inode path, proc_pid_maps(5)
+                            if on_disk in line and line.endswith(b" (deleted)\n"):
+                                return True
+        finally:
+            os.close(proc)
+    return False
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -170,8 +170,9 @@ def test_a_place_of_somebody_else_is_refused(common: Path, monkeypatch: pytest.M
     another = os.geteuid() + 1
     common.rename(common.with_name(f"agent-sandbox-{another}"))
     monkeypatch.setattr(os, "geteuid", lambda: another)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as caught:
         user.open_directory()
+    assert "XDG_RUNTIME_DIR" in vars(caught.value)["reason"]
 
 
 def test_two_that_find_no_service_at_the_same_moment_start_one(

@@ -41,6 +41,9 @@ LOCK_S = 30.0
 COMMON = "/tmp"  # noqa: S108 - what is found in it is checked
 """Where the private directory is made without an XDG_RUNTIME_DIR; the same for every program."""
 
+# In /tmp nobody can remove what belongs to somebody else.
+_WAY_OUT = "Remove it, or name a directory of yours, with mode 0700, in XDG_RUNTIME_DIR."
+
 _PAUSE_S = 0.02
 _BACKLOG = 1024
 _MAX_HOW_BYTES = 100
@@ -185,11 +188,11 @@ def open_directory() -> int:
         )
         if error.errno == errno.ENOTDIR:
             why = "it is no directory of yours"
-        raise ConfigError(reason=f"{path} cannot be used: {why}. Remove it.") from None
+        raise ConfigError(reason=f"{path} cannot be used: {why}. {_WAY_OUT}") from None
     if not _is_own(os.fstat(directory)):
         os.close(directory)
         raise ConfigError(
-            reason=f"{path} is not private: it must be yours, with mode 0700. Remove it."
+            reason=f"{path} is not private: it must be yours, with mode 0700. {_WAY_OUT}"
         )
     return directory
 

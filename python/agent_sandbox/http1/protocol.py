@@ -160,7 +160,7 @@ class StrictHTTPProtocol(asyncio.Protocol):
             return False  # asyncio closes the transport
         # The peer may have closed for writing only, and still wait for its answer.
         self._nothing_follows()
-        return True
+        return self.transport.can_write_eof()  # TLS has no half of a close (RFC 8446 6.1)
 
     def pause_writing(self) -> None:
         """Let the application wait: the peer does not read."""

@@ -44,8 +44,14 @@ class Spliced:
 
 @dataclass(frozen=True, slots=True)
 class LineRequest:
-    """What a handler sees as its request over STDIO."""
+    """What a handler sees as its request over STDIO.
 
+    Attributes:
+        size_bytes: How long its line was.
+        spliced: What its answer leaves out.
+    """
+
+    size_bytes: int = 0
     spliced: Spliced = field(default_factory=Spliced)
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -52,11 +52,21 @@ FLUSH_S = 0.3
 UNREAD_MESSAGES = 16
 """Messages that may wait for the server before reading pauses."""
 
+MAX_IN_FLIGHT = 256
+"""Requests that may be served at once; each may hold a file until its answer is read."""
+
+MAX_IN_FLIGHT_BYTES = 67_108_864
+"""The same for the lines of all of them."""
+
+ROOM_FOR_PINGS = 16
+"""Pings that are served beyond: a client asks by them whether a busy server is alive."""
+
 LOOK_S = 0.1
 """While reading pauses, how often it is looked whether the client has gone."""
 
 _LONG = f"The line is longer than {MAX_STDIO_LINE_BYTES:,} bytes."
 _LONG_ANSWER = f"The answer is longer than a line may be ({MAX_STDIO_LINE_BYTES:,} bytes)."
+_TOO_MANY = "Too many requests are being served: send this one again after an answer."
 _IN_FLIGHT = "A request with this id is being served: use another id."
 
 
@@ -109,7 +119,9 @@ async def serve_stdio(
 
     Lines over 8 MiB and malformed ones are answered with an error and the next line is served.
     What is refused while its id is in flight is answered with `id: null`, since an answer with that
-    id would settle the client's first call.
+    id would settle the client's first call. At most 256 requests, of 64 MiB together, are served at
+    once; further ones are refused, while cancellations and pings still get through. From a client
+    that reads no answers nothing more is read in the end.
 
     Args:
         server: What answers.
@@ -139,6 +151,7 @@ class _Connection:
         self._on_eof = on_eof
         self._on_end = on_end
         self._in_flight: dict[RequestId, LineRequest] = {}
+        self._in_flight_bytes = 0
         self._forward: MemoryObjectSendStream[SessionMessage | Exception]
         self.to_server: MemoryObjectReceiveStream[SessionMessage | Exception]
         self._forward, self.to_server = anyio.create_memory_object_stream(0)
@@ -156,13 +169,13 @@ class _Connection:
         try:
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 async with inbox.messages:
-                    async for message in inbox.messages:
+                    async for message, size_bytes in inbox.messages:
                         inbox.room.release()
-                        await self._take(message)
+                        await self._take(message, size_bytes)
         finally:
             self.end()
 
-    async def _take(self, message: JSONRPCMessage | Refusal) -> None:
+    async def _take(self, message: JSONRPCMessage | Refusal, size_bytes: int) -> None:
         if isinstance(message, Refusal):
             await self._refuse(message.answer)
             return
@@ -172,13 +185,30 @@ class _Connection:
             if key in self._in_flight:
                 await self._refuse(error_answer(INVALID_REQUEST, _IN_FLIGHT))
                 return
-            request = self._in_flight[key] = LineRequest()
+            if not self._has_room(message, size_bytes):
+                await self._refuse(error_answer(INVALID_REQUEST, _TOO_MANY, message.id))
+                return
+            request = self._in_flight[key] = LineRequest(size_bytes)
+            self._in_flight_bytes += size_bytes
 
             async def free() -> None:  # a cancelled request ends without an answer
-                self._in_flight.pop(key, None)
+                self._free(key)
 
             metadata = ServerMessageMetadata(request_context=request, on_request_unanswered=free)
         await self._forward.send(SessionMessage(message, metadata=metadata))
+
+    def _has_room(self, request: JSONRPCRequest, size_bytes: int) -> bool:
+        most = MAX_IN_FLIGHT + (ROOM_FOR_PINGS if request.method == "ping" else 0)
+        return not self._in_flight or (
+            len(self._in_flight) < most
+            and self._in_flight_bytes + size_bytes <= MAX_IN_FLIGHT_BYTES
+        )
+
+    def _free(self, key: RequestId) -> LineRequest | None:
+        request = self._in_flight.pop(key, None)
+        if request is not None:
+            self._in_flight_bytes -= request.size_bytes
+        return request
 
     async def _refuse(self, answer: JSONRPCError) -> None:
         if answer.id is not None and canonical_id(answer.id) in self._in_flight:
@@ -215,7 +245,7 @@ class _Connection:
         request_id = _answered_id(item.message)
         if request_id is None or isinstance(item, _OwnAnswer):
             return None
-        return self._in_flight.pop(canonical_id(request_id), None)
+        return self._free(canonical_id(request_id))
 
 
 _SERIALIZERS: dict[type, TypeAdapter[Any]] = {
@@ -270,6 +300,10 @@ def _is_writable(fd: int, timeout_ms: int | None) -> bool:
     return bool(poll.poll(timeout_ms))
 
 
+_Received: TypeAlias = tuple[JSONRPCMessage | Refusal, int]
+"""A message, or what answers one, and how long its line was."""
+
+
 class _Inbox:
     """Messages from a descriptor, read and parsed in a thread of their own.
 
@@ -282,8 +316,8 @@ class _Inbox:
         self._told = False
         self._loop = asyncio.get_running_loop()
         self.room = threading.Semaphore(UNREAD_MESSAGES)
-        self._send: MemoryObjectSendStream[JSONRPCMessage | Refusal]
-        self.messages: MemoryObjectReceiveStream[JSONRPCMessage | Refusal]
+        self._send: MemoryObjectSendStream[_Received]
+        self.messages: MemoryObjectReceiveStream[_Received]
         self._send, self.messages = anyio.create_memory_object_stream(math.inf)
         threading.Thread(target=self._read, name="mcp-stdin", daemon=True).start()
 
@@ -294,7 +328,8 @@ class _Inbox:
                 for line in splitter.feed(chunk):
                     if isinstance(line, LongLine) or line.strip():
                         self._wait_for_room()
-                        self._loop.call_soon_threadsafe(self._deliver, _parse(line))
+                        size_bytes = 0 if isinstance(line, LongLine) else len(line)
+                        self._loop.call_soon_threadsafe(self._deliver, (_parse(line), size_bytes))
         self._tell_eof()
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._send.close)
@@ -311,9 +346,9 @@ class _Inbox:
             self._told = True
             self._on_eof()
 
-    def _deliver(self, message: JSONRPCMessage | Refusal) -> None:
+    def _deliver(self, received: _Received) -> None:
         with suppress(anyio.BrokenResourceError):  # nobody listens any more
-            self._send.send_nowait(message)
+            self._send.send_nowait(received)
 
 
 def _parse(line: bytes | LongLine) -> JSONRPCMessage | Refusal:

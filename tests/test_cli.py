@@ -54,7 +54,7 @@ MISTAKES = [
     (["mcp", "--transport", "http", "--token-file", "/nothing"], "(--token-file or AGENT"),
     (
         ["mcp", "--transport", "http", "--oauth-issuer", "https://a.example"],
-        "OAuth needs --oauth-jwks-url, too",
+        "OAuth needs --oauth-resource, too",
     ),
     (
         [

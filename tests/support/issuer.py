@@ -64,6 +64,8 @@ class Issuer:
         key: What it signs with.
         jwks: What it publishes; None answers 500.
         fetches: How often its keys were fetched.
+        described_at: Where its metadata is.
+        described: What its metadata says otherwise than it should.
     """
 
     url: str
@@ -72,6 +74,8 @@ class Issuer:
     fetches: int = 0
     scopes: str = "sandboxes:use"
     resource: str = RESOURCE
+    described_at: str = "/.well-known/"
+    described: dict[str, Any] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
 
     @property
@@ -129,7 +133,7 @@ class Issuer:
                 return 500, b"secret-of-the-issuer"
             body = self.jwks if isinstance(self.jwks, bytes) else None
             return 200, body or json.dumps({"keys": self.jwks}).encode()
-        if path.startswith("/.well-known/"):
+        if path.startswith(self.described_at):
             described = {
                 "issuer": self.url,
                 "authorization_endpoint": f"{self.url}/authorize",
@@ -139,7 +143,7 @@ class Issuer:
                 "grant_types_supported": ["client_credentials"],
                 "token_endpoint_auth_methods_supported": ["client_secret_basic"],
             }
-            return 200, json.dumps(described).encode()
+            return 200, json.dumps(described | self.described).encode()
         return 404, b"{}"
 
     def grant(self, authorization: str) -> tuple[int, bytes]:

@@ -105,7 +105,11 @@ def _add_credentials(parser: argparse.ArgumentParser) -> None:
         " (AGENT_SANDBOX_TOKEN_FILE)",
     )
     add("--oauth-issuer", metavar="URL", help="whose access tokens (JWT) are taken")
-    add("--oauth-jwks-url", metavar="URL", help="where the issuer's keys are")
+    add(
+        "--oauth-jwks-url",
+        metavar="URL",
+        help="where the issuer's keys are (what its metadata says, RFC 8414 or OpenID)",
+    )
     add("--oauth-resource", metavar="URL", help="this server's /mcp, as its clients know it")
     add("--oauth-audience", metavar="TEXT", help="what tokens must be for (the resource)")
     add(
@@ -173,10 +177,13 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _oauth(arguments: argparse.Namespace) -> OAuthConfig | None:
-    needed = {
-        name: getattr(arguments, f"oauth_{name}") for name in ("issuer", "jwks_url", "resource")
-    }
-    further = arguments.oauth_audience, arguments.oauth_scope, arguments.oauth_deny_file
+    needed = {name: getattr(arguments, f"oauth_{name}") for name in ("issuer", "resource")}
+    further = (
+        arguments.oauth_jwks_url,
+        arguments.oauth_audience,
+        arguments.oauth_scope,
+        arguments.oauth_deny_file,
+    )
     if not any(needed.values()) and not any(further):
         return None
     for name, value in needed.items():
@@ -186,6 +193,7 @@ def _oauth(arguments: argparse.Namespace) -> OAuthConfig | None:
 
     return OAuthConfig(
         **needed,
+        jwks_url=arguments.oauth_jwks_url,
         audience=arguments.oauth_audience,
         scopes=tuple(arguments.oauth_scope),
         deny_file=arguments.oauth_deny_file,

@@ -1,4 +1,7 @@
-"""The official client finds the issuer by our metadata, gets a token there, and is let in."""
+"""The official client finds the issuer by our metadata, gets a token there, and is let in.
+
+The server finds the issuer's keys by the issuer's metadata.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ def served(free_port: int) -> Iterator[tuple[HttpServer, Issuer]]:
     """A server that says its own address, which is what the client checks."""
     with running_issuer() as issuer:
         issuer.resource = f"http://127.0.0.1:{free_port}/mcp"
-        arguments = [*issuer.arguments(), "--port", str(free_port)]
+        named = [one for one in issuer.arguments() if not one.startswith("--oauth-jwks-url")]
+        arguments = [*named, "--port", str(free_port)]
         with http_server(arguments=arguments) as server:
             yield server, issuer
 

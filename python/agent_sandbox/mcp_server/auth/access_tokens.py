@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, TypeGuard
 
 import jwt
 from mcp.server.auth.provider import AccessToken
 
-from agent_sandbox.client.documents import fetch_document
-from agent_sandbox.mcp_server.auth.keys import MAX_DOCUMENT_BYTES, KeySet
+from agent_sandbox.mcp_server.auth.discovery import KeySource
+from agent_sandbox.mcp_server.auth.keys import KeySet
 from agent_sandbox.mcp_server.auth.settings import OAuthConfig
 
-FETCH_DEADLINE_S = 5.0
 MAX_NAME_CHARS = 512
 
 _TYPES = (None, "jwt", "at+jwt", "application/at+jwt")
@@ -27,14 +25,7 @@ class AccessTokens:
 
     def __init__(self, config: OAuthConfig) -> None:
         self._config = config
-        self._keys = KeySet(
-            partial(
-                fetch_document,
-                config.jwks_url,
-                max_bytes=MAX_DOCUMENT_BYTES,
-                deadline_s=FETCH_DEADLINE_S,
-            )
-        )
+        self._keys = KeySet(KeySource(config.issuer, config.jwks_url).keys)
 
     async def verify(self, token: str) -> AccessToken | None:
         """Return what a token says, without the token; None where it is not valid here.

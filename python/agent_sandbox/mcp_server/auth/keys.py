@@ -15,7 +15,6 @@ from agent_sandbox.errors import AgentSandboxError, CredentialsUncheckedError
 from agent_sandbox.mcp_server.auth.settings import ALGORITHMS
 from agent_sandbox.mcp_server.logs import log
 
-MAX_DOCUMENT_BYTES = 262_144
 MAX_KEYS = 100
 SMALLEST_RSA_BITS = 2_048
 

@@ -32,7 +32,7 @@ class OAuthConfig:
 
     Attributes:
         issuer: The issuer, exactly as its tokens say.
-        jwks_url: Where its keys are.
+        jwks_url: Where its keys are; None asks the issuer's metadata (`discovery`).
         resource: The URL of this server's MCP endpoint, as its clients know it.
         audience: What tokens must be for; the resource by default.
         scopes: What a token must allow, all of them.
@@ -42,8 +42,8 @@ class OAuthConfig:
     """
 
     issuer: str
-    jwks_url: str
     resource: str
+    jwks_url: str | None = None
     audience: str | None = None
     scopes: tuple[str, ...] = ()
     algorithms: tuple[str, ...] = tuple(ALGORITHMS)
@@ -56,11 +56,13 @@ class OAuthConfig:
             ("JWKS URL", self.jwks_url),
             ("resource", self.resource),
         ):
-            if not _is_safe_url(url):
+            if url is not None and not is_safe_url(url):
                 raise ConfigError(
                     reason=f"The {name} must be an https URL (http on loopback), without"
                     " credentials and fragment."
                 )
+        if self.jwks_url is None and "?" in self.issuer:
+            raise ConfigError(reason="An issuer with a query has no metadata: give its JWKS URL.")
         if not self.algorithms or not set(self.algorithms) <= ALGORITHMS.keys():
             raise ConfigError(reason="Algorithms are among: " + ", ".join(ALGORITHMS) + ".")
         if not 0 <= self.clock_skew_s <= MAX_SKEW_S:
@@ -73,7 +75,8 @@ def _is_scope(value: str) -> bool:
     return bool(value) and all("!" <= char <= "~" and char not in '"\\' for char in value)
 
 
-def _is_safe_url(url: str) -> bool:
+def is_safe_url(url: str) -> bool:
+    """Tell whether keys may be fetched from a URL: nobody on the way can have changed them."""
     try:
         parts = urlsplit(url)
         host = parts.hostname

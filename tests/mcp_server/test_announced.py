@@ -42,3 +42,15 @@ async def test_a_method_that_is_not_served_is_not_found_without_a_word_of_it(
     async with RawHttp.open(shared_http.url) as raw:
         answer = await asked(raw, era, method)
     assert answer["error"] == {"code": -32601, "message": "Method not found"}
+
+
+async def test_a_stream_that_is_to_go_on_after_some_event_begins_anew(
+    shared_http: HttpServer,
+) -> None:
+    async with RawHttp.open(shared_http.url) as raw:
+        await raw.initialize()
+        for last in ("1", "x" * 1_000, ""):
+            headers = {**raw.session, "accept": "text/event-stream", "last-event-id": last}
+            async with raw.http.stream("GET", raw.url, headers=headers) as answer:
+                assert answer.status_code == 200
+                assert answer.headers["content-type"].startswith("text/event-stream")

@@ -108,6 +108,25 @@ async def test_a_flood_of_connections_floods_no_log(
     assert CANARY not in written(records)
 
 
+def test_what_callers_make_a_library_repeat_floods_no_log(
+    records: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = logging.getLogger("library-of-a-test")
+    monkeypatch.setattr(library, "handlers", [logs.RedactingHandler()])
+    monkeypatch.setattr(library, "propagate", False)
+
+    def report() -> None:
+        library.warning("dropped %s", CANARY)
+
+    for _ in range(1_000):
+        report()
+    library.warning("another place")
+    assert len(records) == 2
+    monkeypatch.setattr(logs, "SAME_PAUSE_S", 0.0)
+    report()
+    assert "and 999 times before; its text is withheld" in records[-1].getMessage()
+
+
 async def test_a_tool_that_breaks_shows_its_secret_to_nobody(
     records: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:

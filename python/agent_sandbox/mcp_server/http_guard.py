@@ -64,7 +64,9 @@ class HttpGuard:
         if "mcp-session-id" not in headers:
             send = _without_dead_session(send)
         if scope["method"] != "POST":
-            await self._app(scope, receive, send)
+            # No event of ours has an id, so there is nothing to resume; the SDK would not answer.
+            kept = [item for item in scope["headers"] if item[0] != b"last-event-id"]
+            await self._app({**scope, "headers": kept}, receive, send)
             return
         body = await self._body(headers, receive)
         if isinstance(body, Response):

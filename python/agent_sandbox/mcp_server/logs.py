@@ -29,11 +29,21 @@ PROCESS_LOGGERS = ("uvicorn", "httpx", "httpcore")
 SCARCE_PAUSE_S = 10.0
 """Shortest time between two records about descriptors or memory that the system has not got."""
 
+SAME_PAUSE_S = 10.0
+"""The same between two records of one place in a library: callers can bring some of them about."""
+
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class RedactingHandler(logging.Handler):
-    """Replaces every record of a library by one that holds nothing of its message."""
+    """Replaces the records of a library by ones that hold nothing of their messages.
+
+    What one place repeats is counted, and told with its next record.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[tuple[str, int, str], tuple[float, int]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log the place, the level and the kind of exception, on this package's own logger."""
@@ -42,12 +52,17 @@ class RedactingHandler(logging.Handler):
             if record.exc_info and record.exc_info[0]
             else "no exception"
         )
+        place, now = (record.name, record.lineno, kind), time.monotonic()
+        logged_at, repeated = self._last.get(place, (float("-inf"), 0))
+        if now - logged_at < SAME_PAUSE_S:
+            self._last[place] = logged_at, repeated + 1
+            return
+        self._last[place] = now, 0
         log.log(
             record.levelno,
-            "%s reported something at line %d (%s); its text is withheld",
-            record.name,
-            record.lineno,
-            kind,
+            "%s reported something at line %d (%s)%s; its text is withheld",
+            *place,
+            f", and {repeated} times before" if repeated else "",
         )
 
 

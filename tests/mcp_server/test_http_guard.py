@@ -9,6 +9,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from agent_sandbox.mcp_server.http_guard import HttpGuard
+from agent_sandbox.mcp_server.principals import Principal
 
 LIMIT = 100
 
@@ -32,9 +33,10 @@ async def served(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    guard = HttpGuard(
-        app, may_open=lambda _principal: True, body_deadline_s=30, max_body_bytes=LIMIT
-    )
+    async def may_open(_principal: Principal) -> bool:
+        return True
+
+    guard = HttpGuard(app, may_open=may_open, body_deadline_s=30, max_body_bytes=LIMIT)
     scope: dict[str, Any] = {"type": "http", "method": "POST", "headers": list(headers)}
     await guard(scope, receive, send)
     return sent[0]["status"], left, guard

@@ -7,10 +7,13 @@ to the minor version that was read.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import anyio
 from mcp import MCPError
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -19,7 +22,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import METHOD_NOT_FOUND
 
-from agent_sandbox.mcp_server.principals import Principal
+from agent_sandbox.mcp_server.principals import ANONYMOUS, Principal
 
 
 def connection_of(context: Context[Any, Any]) -> Connection:
@@ -76,6 +79,35 @@ def owners_of_sessions(manager: StreamableHTTPSessionManager) -> dict[str, Princ
         session_id: Principal(owner["client_id"], owner["issuer"], owner["subject"])
         for session_id, owner in manager._session_owners.items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session of HTTP.
+
+    Attributes:
+        id: Its id.
+        principal: Whose it is.
+        idle_s: How long it has had no request; 0 while one, or a stream, is open.
+    """
+
+    id: str
+    principal: Principal
+    idle_s: float
+
+
+def open_sessions(manager: StreamableHTTPSessionManager) -> list[OpenSession]:
+    """Return the sessions that are open."""
+    owners = owners_of_sessions(manager)
+    timeout_s = manager.session_idle_timeout or math.inf
+    found = []
+    for session_id, transport in manager._server_instances.items():
+        # The end of the idle period moves with each request, and is never while one is served.
+        idle = transport.idle_scope
+        left_s = math.inf if idle is None else idle.deadline - anyio.current_time()
+        idle_s = max(0.0, timeout_s - left_s) if math.isfinite(left_s) else 0.0
+        found.append(OpenSession(session_id, owners.get(session_id, ANONYMOUS), idle_s))
+    return found
 
 
 async def end_session(manager: StreamableHTTPSessionManager, session_id: str) -> None:

@@ -28,8 +28,8 @@ from agent_sandbox.mcp_server.config import McpConfig
 from agent_sandbox.mcp_server.http_guard import HttpGuard
 from agent_sandbox.mcp_server.http_origin import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, OriginGuard
 from agent_sandbox.mcp_server.logs import LoopErrors
-from agent_sandbox.mcp_server.principals import Principal
 from agent_sandbox.mcp_server.server import build_server
+from agent_sandbox.mcp_server.sessions import Admission
 from agent_sandbox.mcp_server.signals import stop_signals
 from agent_sandbox.mcp_server.sockets import base_url
 from agent_sandbox.mcp_server.state import ServerState, open_state
@@ -64,6 +64,7 @@ def build_http_app(config: McpConfig, public_url: str) -> Starlette:
     async def opened() -> AsyncIterator[ServerState]:
         async with open_state(config, served=served) as state:
             transfers.uploads = state.uploads
+            admission.registry = state.registry
             if config.transfers.is_shared:  # sessions wait there; and a mistake shows at once
                 await transfers.open()
             yield state
@@ -77,14 +78,10 @@ def build_http_app(config: McpConfig, public_url: str) -> Starlette:
         session_idle_timeout=config.idle_timeout_s,
         max_sessions=config.max_sessions,
     )
-
-    def may_open(principal: Principal) -> bool:
-        owners = _sdk.owners_of_sessions(manager).values()
-        return sum(owner == principal for owner in owners) < config.max_sessions_each
-
+    admission = Admission(manager, config)
     endpoint: ASGIApp = HttpGuard(
         AuthContextMiddleware(manager.asgi_app),
-        may_open=may_open,
+        may_open=admission.may_open,
         body_deadline_s=config.body_deadline_s,
     )
     protection = Protection(authority, config.oauth, endpoint, manager) if authority else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -47,7 +47,7 @@ class HttpGuard:
         self,
         app: ASGIApp,
         *,
-        may_open: Callable[[Principal], bool],
+        may_open: Callable[[Principal], Awaitable[bool]],
         body_deadline_s: float,
         max_body_bytes: int = DEFAULT_MAX_REQUEST_BODY_SIZE,
     ) -> None:
@@ -135,7 +135,7 @@ class HttpGuard:
         answer = _FixedTexts(send)
         session_id = headers.get("mcp-session-id")
         if session_id is None:
-            if not self._may_open(principal_of_scope(scope)):
+            if not await self._may_open(principal_of_scope(scope)):
                 await refuse(503, "Too many open sessions.")(scope, request.receive, send)
                 return
             await self._app(scope, request.receive, answer.send)

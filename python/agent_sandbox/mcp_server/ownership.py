@@ -88,11 +88,20 @@ class Registry:
 
     # --- Scopes -----------------------------------------------------------------------------
 
-    def open_scope(self, principal: Principal) -> Scope:
-        """Return a new scope."""
-        scope = Scope(principal)
+    def open_scope(self, principal: Principal, session_id: str | None = None) -> Scope:
+        """Return a new scope, of an HTTP session if it has an id."""
+        scope = Scope(principal, session_id)
         self._scopes.add(scope)
         return scope
+
+    def owning_sessions(self) -> frozenset[str]:
+        """Return the ids of the sessions that own a sandbox, or for which one is being made."""
+        return frozenset(
+            scope.session_id
+            for scope in self._scopes
+            if scope.session_id is not None
+            and (scope.owned or (scope.creating is not None and not scope.creating.is_settled))
+        )
 
     def end_scope(self, scope: Scope) -> None:
         """Record everything the scope owns for destruction, and begin it. Never waits."""

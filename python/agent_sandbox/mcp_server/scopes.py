@@ -23,6 +23,7 @@ class Scope:
 
     Attributes:
         principal: Whose scope it is.
+        session_id: The HTTP session that it is, if it is one.
         default: The sandbox that calls without `sandbox_id` use; never an adopted one.
         owned: Ids of what the scope created or adopted.
         creating: The latest default in the making.
@@ -30,8 +31,9 @@ class Scope:
         ended: Nothing may be added any more.
     """
 
-    def __init__(self, principal: Principal) -> None:
+    def __init__(self, principal: Principal, session_id: str | None = None) -> None:
         self.principal = principal
+        self.session_id = session_id
         self.default: Handle | None = None
         self.owned: set[str] = set()
         self.creating: Creation | None = None
@@ -49,7 +51,9 @@ def scope_of(context: Context[Any, Any], registry: Registry) -> Scope | None:
     connection = _sdk.connection_of(context)
     scope = connection.state.get(_STATE_KEY)
     if not isinstance(scope, Scope):
-        scope = connection.state[_STATE_KEY] = registry.open_scope(principal_of(request.request))
+        session_id = request.request.headers.get("mcp-session-id")
+        scope = registry.open_scope(principal_of(request.request), session_id)
+        connection.state[_STATE_KEY] = scope
         # The SDK abandons this stack after 5 s; ending a scope only records and never waits.
         connection.exit_stack.callback(registry.end_scope, scope)
     return scope

@@ -19,14 +19,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent_sandbox.mcp_server import splice, strict_json
 from agent_sandbox.mcp_server.envelopes import DOUBTFUL, canonical_id, readable_id
 from agent_sandbox.mcp_server.http_answers import drop_body, refuse
+from agent_sandbox.mcp_server.http_room import NoRoomError, Room
 from agent_sandbox.mcp_server.principals import Principal, principal_of_scope
 
 LARGE_BYTES = 65_536
-"""Bodies over this size are parsed in turns of their own."""
+"""Bodies over this size wait for room, and are parsed in turns of their own."""
 
 _CANCELLED = "The connection was closed for sending, which cancels a call: keep it open."
 """TCP tells a client that has gone no different from one that still reads: the latter hears it."""
 
+_NO_ROOM = "Too many large requests are being served: send this one again in a moment."
 _NO_MESSAGE = "The message is not valid JSON-RPC 2.0."
 
 
@@ -34,6 +36,7 @@ class HttpGuard:
     """Bounds the body in time, and keeps requests from mixing.
 
     - A body that has not arrived in time is 408, one over the SDK's 4 MiB is 413.
+    - Large bodies that are in memory are bounded in number; others wait unread, or are 503.
     - Up to 2025-11-25, a request whose id is in flight in its session is 400: the SDK would give
       its answer to the other one. Such a call runs on when its client disconnects.
     - A principal with too many sessions opens no other: 503, while others go on.
@@ -50,11 +53,13 @@ class HttpGuard:
         may_open: Callable[[Principal], Awaitable[bool]],
         body_deadline_s: float,
         max_body_bytes: int = DEFAULT_MAX_REQUEST_BODY_SIZE,
+        room: Room | None = None,
     ) -> None:
         self._app = app
         self._may_open = may_open
         self._body_deadline_s = body_deadline_s
         self._max_body_bytes = max_body_bytes
+        self._room = room or Room(body_deadline_s)
         self._turn = anyio.Lock()
         self._in_flight: defaultdict[tuple[Principal, str], set[RequestId]] = defaultdict(set)
 
@@ -68,6 +73,19 @@ class HttpGuard:
             kept = [item for item in scope["headers"] if item[0] != b"last-event-id"]
             await self._app({**scope, "headers": kept}, receive, send)
             return
+        if _is_small(headers):
+            await self._serve_post(scope, headers, receive, send)
+            return
+        try:
+            async with self._room.held(principal_of_scope(scope)):
+                await self._serve_post(scope, headers, receive, send)
+        except NoRoomError:
+            await drop_body(receive)
+            await refuse(503, _NO_ROOM, {"retry-after": "1"})(scope, receive, send)
+
+    async def _serve_post(
+        self, scope: Scope, headers: Headers, receive: Receive, send: Send
+    ) -> None:
         body = await self._body(headers, receive)
         if isinstance(body, Response):
             await body(scope, receive, send)
@@ -295,6 +313,11 @@ def _request_id(message: object) -> RequestId | None:
     if request_id is None:
         raise _NoIdError
     return request_id
+
+
+def _is_small(headers: Headers) -> bool:
+    declared = headers.get("content-length", "")
+    return declared.isdecimal() and int(declared[:20]) <= LARGE_BYTES
 
 
 class _NoIdError(Exception):

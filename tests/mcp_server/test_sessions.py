@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.support.mcp_servers import RawHttp, http_server, initialize, request
+import asyncio
+import json
+
+from tests.support.express import Service
+from tests.support.mcp_servers import (
+    HttpServer,
+    RawHttp,
+    http_server,
+    initialize,
+    relayed_http,
+    request,
+)
 
 IMPATIENT = """
 import sys
@@ -55,7 +66,11 @@ async def test_where_every_session_owns_a_sandbox_or_is_open_there_is_no_room() 
                 raw.session = {}
                 refused = await raw.post(initialize(0))
                 assert (refused.status_code, "mcp-session-id" in refused.headers) == (503, False)
-            await opened(raw)  # the stream is closed
+            for _ in range(500):  # until the server has noticed that the stream is closed
+                if (await raw.post(initialize(0))).status_code == 200:
+                    break
+            else:
+                raise AssertionError("there is still no room")
 
 
 async def test_a_client_that_never_ends_its_sessions_goes_on() -> None:
@@ -74,3 +89,36 @@ async def test_a_session_that_was_used_a_moment_ago_makes_no_room() -> None:
             assert (await raw.post(initialize(0))).status_code == 503
             for session in sessions:
                 assert await lives(raw, session)
+
+
+async def test_what_a_client_says_of_itself_is_bounded(shared_http: HttpServer) -> None:
+    async with RawHttp.open(shared_http.url) as raw:
+        opening = json.loads(initialize(1))
+        for size, status in ((65_000, 200), (66_000, 413)):
+            opening["params"]["clientInfo"]["title"] = "x" * size
+            answer = await raw.post(json.dumps(opening).encode())
+            assert (answer.status_code, "mcp-session-id" in answer.headers) == (
+                status,
+                status == 200,
+            )
+
+
+async def test_a_cancellation_reaches_no_other_session(express: Service) -> None:
+    async with (
+        relayed_http(express.url) as (server, relay),
+        RawHttp.open(server.url) as one,
+        RawHttp.open(server.url) as other,
+    ):
+        await one.initialize()
+        await other.initialize()
+        relay.hold(b"POST /files")
+        call = asyncio.create_task(one.call(7, "write_file", path="/tmp/x", content="new"))
+        await relay.wait_held()
+        for request_id in (7, "7"):
+            told = {"requestId": request_id, "reason": "not mine"}
+            message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": told}
+            assert (await other.post(json.dumps(message).encode())).status_code == 202
+        assert (await other.post(request(7, "ping"))).status_code == 200
+        assert not relay.dropped.is_set()
+        relay.release()
+        assert (await call)["result"]["structuredContent"]["bytes_written"] == 3

@@ -28,6 +28,7 @@ LARGE_BYTES = 65_536
 _CANCELLED = "The connection was closed for sending, which cancels a call: keep it open."
 """TCP tells a client that has gone no different from one that still reads: the latter hears it."""
 
+_LONG_OPENING = f"A request that opens a session has at most {LARGE_BYTES:,} bytes."
 _NO_ROOM = "Too many large requests are being served: send this one again in a moment."
 _NO_MESSAGE = "The message is not valid JSON-RPC 2.0."
 
@@ -39,7 +40,8 @@ class HttpGuard:
     - Large bodies that are in memory are bounded in number; others wait unread, or are 503.
     - Up to 2025-11-25, a request whose id is in flight in its session is 400: the SDK would give
       its answer to the other one. Such a call runs on when its client disconnects.
-    - A principal with too many sessions opens no other: 503, while others go on.
+    - A principal with too many sessions opens no other: 503, while others go on. What opens one is
+      64 KiB at most, since the session keeps it.
     - On 2026-07-28 the call is cancelled when its client disconnects, or ends its side alone.
     - A body that is not strict JSON is 400: the SDK reads NaN, names said twice and UTF-16.
     - The SDK's answers to malformed envelopes quote the parser; they get a fixed text.
@@ -153,6 +155,9 @@ class HttpGuard:
         answer = _FixedTexts(send)
         session_id = headers.get("mcp-session-id")
         if session_id is None:
+            if len(request.body) > LARGE_BYTES:  # a session keeps what its client says of itself
+                await refuse(413, _LONG_OPENING)(scope, request.receive, send)
+                return
             if not await self._may_open(principal_of_scope(scope)):
                 await refuse(503, "Too many open sessions.")(scope, request.receive, send)
                 return

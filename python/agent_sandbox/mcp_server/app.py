@@ -142,7 +142,7 @@ def _prepare_process() -> None:
 
 
 def _warn_of_uploads(config: McpConfig) -> None:
-    """Log at once what the first use of uploads would meet: over STDIO they start that late."""
+    """Log at once what the first use of uploads would meet: they are opened as late as that."""
     try:
         config.transfers.check()
     except ConfigError as error:
@@ -162,6 +162,8 @@ def run_http(config: McpConfig) -> None:
     _prepare_process()
     with listen(config.host, config.port) as listener:
         warn_if_unreachable(settings)
+        if not config.transfers.is_shared:  # else they are opened now, and an error ends the start
+            _warn_of_uploads(config)
         print(
             f"agent-sandbox: MCP over Streamable HTTP at {base_url(listener)}{MCP_PATH}",
             file=sys.stderr,

@@ -268,6 +268,27 @@ async def test_a_directory_that_cannot_work_is_told_when_a_stdio_server_starts(
         assert "uploads will not work: The directory of uploads (--uploads-dir)" in errors.decode()
 
 
+async def test_over_http_uploads_that_cannot_start_are_told_and_everything_else_works(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    with http_server(env={"AGENT_SANDBOX_UPLOADS_DIR": str(tmp_path / "file")}) as server:
+        async with connected(server.url, ERAS[1]) as client:
+            for _ in range(2):
+                assert "error" in await fields(
+                    client, "create_upload_url", filename="a", size_bytes=1
+                )
+            assert (await fields(client, "list_sandboxes"))["success"]
+        async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
+            guide = await http.get(server.url.replace("/mcp", "/llms.txt"))
+        assert guide.status_code == 500
+        told = server.end().splitlines()
+    assert [line.partition("uploads ")[2].partition(":")[0] for line in told] == [
+        "will not work",
+        "cannot start",
+    ]
+
+
 async def test_first_calls_at_the_same_time_open_one_endpoint(tmp_path: Path) -> None:
     env = {"AGENT_SANDBOX_UPLOADS_DIR": str(tmp_path)}
     async with connected(stdio_command(), ERAS[1], env=env) as client:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_sandbox.mcp_server.auth.watched import WatchedFile
+from agent_sandbox.mcp_server.auth.watched import WatchedFile, entries
 from agent_sandbox.mcp_server.principals import Principal
 
 _LINE = re.compile(r"(jti|sub|client)[ \t]+(\S(?:.*\S)?)")
@@ -17,14 +17,11 @@ Denied = frozenset[tuple[str, str]]
 def parse_lines(text: str) -> tuple[Denied, list[int]]:
     """Return the pairs of kind and value, and the numbers of the lines that are none.
 
-    A line is `jti`, `sub` or `client` and a value; blank lines and `#` lines are passed over.
+    A line is `jti`, `sub` or `client` and a value (see `entries`).
     """
     found: set[tuple[str, str]] = set()
     wrong: list[int] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
+    for number, line in entries(text):
         parts = _LINE.fullmatch(line)
         if parts is None:
             wrong.append(number)

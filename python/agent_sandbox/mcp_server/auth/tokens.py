@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent_sandbox.errors import ConfigError
-from agent_sandbox.mcp_server.auth.watched import WatchedFile
+from agent_sandbox.mcp_server.auth.watched import WatchedFile, entries
 
 PREFIX = "ast_"
 MAX_NAME_CHARS = 64
@@ -59,16 +59,10 @@ def make_token(name: str) -> NewToken:
 
 
 def parse_lines(text: str) -> tuple[Digests, list[int]]:
-    """Return the digests by id, and the numbers of the lines that are none.
-
-    Blank lines and lines that begin with `#` are passed over.
-    """
+    """Return the digests by id, and the numbers of the lines that are none (see `entries`)."""
     found: dict[str, bytes] = {}
     wrong: list[int] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
+    for number, line in entries(text):
         parts = _LINE.fullmatch(line)
         if parts is None or parts[1] in found:
             wrong.append(number)

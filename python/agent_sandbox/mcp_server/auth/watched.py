@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -20,6 +20,17 @@ SETTLED_S = 1.0
 """A file changed more recently than this is read again: a second change may show no other time."""
 
 _Signature = tuple[int, int, int, int, int]
+
+
+def entries(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that say something, stripped, with their numbers from 1 on.
+
+    Blank lines and lines that begin with `#` are passed over.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if line and not line.startswith("#"):
+            yield number, line
 
 
 class WatchedFile(Generic[T]):

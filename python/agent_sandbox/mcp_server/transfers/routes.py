@@ -50,7 +50,7 @@ class TransferRoutes:
             app = await self.uploads.app()
         except Exception as error:  # noqa: BLE001 - an edge: outsiders see a fixed text
             refusal = error if isinstance(error, UploadError) else UploadError()
-            if refusal is not error:
+            if not isinstance(error, AgentSandboxError):  # of those `Uploads` has told
                 log_unexpected("opening the uploads", error)
             await refuse(scope, receive, send, refusal)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +17,7 @@ from starlette.types import ASGIApp
 
 from agent_sandbox.errors import AgentSandboxError, ConfigError, UploadError
 from agent_sandbox.express.address import listen
-from agent_sandbox.mcp_server.logs import log_unexpected
+from agent_sandbox.mcp_server.logs import log, log_unexpected
 from agent_sandbox.mcp_server.sockets import base_url
 from agent_sandbox.mcp_server.transfers.audit_file import audit_file
 from agent_sandbox.mcp_server.transfers.directories import (
@@ -33,8 +32,6 @@ from agent_sandbox.uploads.http import upload_routes
 from agent_sandbox.uploads.metrics import is_near, metrics_route
 from agent_sandbox.uploads.models import Principal
 from agent_sandbox.uploads.service import UploadService
-
-_log = logging.getLogger(__name__)
 
 _KEPT_ATTEMPTS = 1_000
 
@@ -126,9 +123,10 @@ class Uploads:
     def _tell(self, error: AgentSandboxError) -> None:
         """Log what keeps uploads from starting, once: a tool's result shows the fixed text only."""
         reason = getattr(error, "reason", error.text)
-        if self._served is None and reason != self._told:  # else the server ends, and says it
+        ends_the_server = self._served is not None and self._settings.is_shared  # which says why
+        if not ends_the_server and reason != self._told:
             self._told = reason
-            _log.error("uploads cannot start: %s", reason)
+            log.error("uploads cannot start: %s", reason)
 
     async def _run(self, *, task_status: TaskStatus[tuple[UploadService, ASGIApp]]) -> None:
         self._ended = anyio.Event()
@@ -208,7 +206,7 @@ class Uploads:
         try:
             await service.revoke_principal(self.process.credential_id)
         except UploadError as error:
-            _log.warning("the sessions of this process are left to expire (%s)", error.code)
+            log.warning("the sessions of this process are left to expire (%s)", error.code)
 
 
 def _keep_audit(stack: AsyncExitStack, path: str) -> None:

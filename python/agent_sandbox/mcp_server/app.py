@@ -162,11 +162,11 @@ def run_http(config: McpConfig) -> None:
     _prepare_process()
     with listen(config.host, config.port) as listener:
         warn_if_unreachable(settings)
-        if not config.transfers.is_shared:  # else they are opened now, and an error ends the start
-            _warn_of_uploads(config)
         print(
             f"agent-sandbox: MCP over Streamable HTTP at {base_url(listener)}{MCP_PATH}",
             file=sys.stderr,
             flush=True,
         )
+        if not config.transfers.is_shared:  # else they are opened now, and an error ends the start
+            _warn_of_uploads(config)
         _run(serve_http(config, listener))

@@ -147,7 +147,7 @@ def _rates() -> Iterator[Row]:
     yield Row("PUT of 64 MiB with sha256: time", _to_a_loop(body, ""), 1 / 0.9, "x hashlib loop")
     with tempfile.TemporaryDirectory(prefix="bench-loop-") as folder:
         ratio = _to_a_loop(body, folder)
-    yield Row("the same: time", ratio, 1.5, "x hashlib loop that keeps")
+    yield Row("the same: time", ratio, 1 / 0.9, "x hashlib loop that keeps")
 
     with (
         tempfile.TemporaryDirectory(prefix="bench-dav-") as folder,

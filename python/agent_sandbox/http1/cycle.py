@@ -273,10 +273,12 @@ class Cycle:
     def _reset(self) -> None:
         """Cut the connection so that the peer cannot take a part for the whole.
 
-        `abort` alone ends like any close, which is the good end of an answer without a length.
+        `abort` alone ends like any close, which is the good end of an answer without a length. A
+        reset takes what is under way along; where a length or chunks tell, the peer keeps that.
         """
         connection = self.transport.get_extra_info("socket")
-        if connection is not None:
+        told = self._send_chunked or self._send_left is not None
+        if connection is not None and not told:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.transport.abort()
 

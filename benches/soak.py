@@ -33,6 +33,7 @@ from mcp import Client
 
 from agent_sandbox import Sandbox, SandboxClient
 from agent_sandbox.errors import AgentSandboxError
+from agent_sandbox.memory import GIVE_BACK_S
 from agent_sandbox.models import FileMissingError, FileSizeLimitError
 
 MORE_DESCRIPTORS = 5
@@ -179,6 +180,7 @@ def long_lived(roots: list[psutil.Process]) -> dict[int, Measured]:
 def at_rest(roots: list[psutil.Process]) -> dict[int, Measured]:
     """Measure once the processes have been the same for a moment."""
     gc.collect()
+    time.sleep(GIVE_BACK_S * 1.5)  # what is kept for the next call goes back meanwhile
     end = time.monotonic() + QUIET_S
     seen, since = long_lived(roots), time.monotonic()
     while time.monotonic() - since < 3 and time.monotonic() < end:

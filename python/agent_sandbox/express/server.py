@@ -36,7 +36,7 @@ from agent_sandbox.express.service import Service
 from agent_sandbox.express.state import default_state_dir, open_state_dir
 from agent_sandbox.express.unused import wait_until_unused
 from agent_sandbox.http1 import ACCEPTS
-from agent_sandbox.memory import keep_freed_memory
+from agent_sandbox.memory import give_back_regularly, keep_freed_memory
 from agent_sandbox.open_files import raise_limit
 
 _log = logging.getLogger(__name__)
@@ -191,6 +191,7 @@ def _prepared(state_dir: Path | None, how: _How, make: Callable[..., Service]) -
 def _run(server: _Server, listener: socket.socket) -> None:
     listener.setblocking(False)
     with asyncio.Runner(loop_factory=make_loop) as runner:
+        give_back_regularly(runner.get_loop())
         runner.run(server.serve(sockets=[listener]))
 
 

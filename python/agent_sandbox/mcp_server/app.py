@@ -35,7 +35,7 @@ from agent_sandbox.mcp_server.signals import stop_signals
 from agent_sandbox.mcp_server.sockets import base_url
 from agent_sandbox.mcp_server.state import ServerState, open_state
 from agent_sandbox.mcp_server.stdio import Wire, diverted_stdio, serve_stdio
-from agent_sandbox.memory import keep_freed_memory
+from agent_sandbox.memory import give_back_regularly, keep_freed_memory
 from agent_sandbox.open_files import raise_limit
 
 STDIO_CLEANUP_S = 0.8
@@ -131,6 +131,7 @@ def _exit_hard(settings: Settings, registry: Registry) -> None:
 def _run(serving: Coroutine[Any, Any, None]) -> None:
     # Commands in embedded sandboxes are this process's user, too, where nobody is root.
     with asyncio.Runner(loop_factory=make_loop) as runner:
+        give_back_regularly(runner.get_loop())
         runner.run(serving)
 
 
